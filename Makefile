@@ -20,8 +20,10 @@ VARIANT ?=
 RUN ?=
 # The name of VARIANT before 0.2: understood until 0.3, with a note.
 DATASET ?=
-# What compile-check compiles for (tpu, several slices, or one_chip), and which programs.
+# The variant of compile-check (tpu, one_chip, one_chip_rivals or theory), that of compile-check-gpu
+# (gpu, gpu_rivals or theory_gpu), and which programs of the first.
 CHECK ?= tpu
+CHECK_GPU ?= gpu
 PROGRAMS ?=
 # 1 runs also those runs anew that are finished, and replaces them.
 OVERWRITE ?= 0
@@ -29,7 +31,7 @@ OVERWRITE ?= 0
 ACCEL ?= auto
 # glibc then asks the kernel for huge pages, as docs/training.md says. Set it to nothing to do without.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-export RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR VARIANT DATASET RUN CHECK PROGRAMS GLIBC_TUNABLES
+export RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR VARIANT DATASET RUN CHECK CHECK_GPU PROGRAMS GLIBC_TUNABLES
 
 # The first Python found that is at least 3.11; PYTHON=... names another.
 override PYTHON_IS_GIVEN := $(filter-out undefined,$(origin PYTHON))
@@ -210,8 +212,8 @@ compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs, without
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check --config=:"$$CHECK" \
 		--results_dir="$$RESULTS_DIR" $${PROGRAMS:+--config.programs="$$PROGRAMS"}
 
-compile-check-gpu: $(VENV)-cuda12/.installed ## compile the paper's net for GPUs, without a GPU, by private calls of JAX
-	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:gpu \
+compile-check-gpu: $(VENV)-cuda12/.installed ## compile trainings for GPUs, without a GPU, by private calls of JAX
+	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:"$$CHECK_GPU" \
 		--results_dir="$$RESULTS_DIR"
 
 cost: setup ## write docs/cost.md from the promoted runs of compile-check

@@ -1,26 +1,31 @@
 """Training programs, compiled for accelerators that are not present.
 
-Claim: training and evaluation of eight nets, and the forward pass of Theorem 3.2's
-network at ImageNet's size, compile for TPU v5e-8, v4-32 and v6e-8 and fit their memory.
+Claim: training and evaluation of eight nets compile for TPU v5e-8, v4-32 and v6e-8
+("tpu") and fit their memory; those of Table 2's rows also for one chip ("one_chip",
+"one_chip_rivals") and one GPU ("gpu", "gpu_rivals"). So do the linear nets on samples,
+eq. (2.3) at 10^9 points and the forward pass of Theorem 3.2's network at ImageNet's
+size ("theory", "theory_gpu").
+
 libtpu compiles for any slice without a TPU. It gets what `parallel.ParallelSteps` would
 run, with zeros for images. Nothing is run, and only the compiler is timed: images per
 second are an upper bound, the lesser of what peak arithmetic and the bandwidth of the
-chip's memory allow. The variant "gpu" compiles the paper's net for one H100 and for one
-H200 with the compiler of JAX's CUDA plugin. cuDNN picks its algorithms on the GPU, so
-their workspace is not counted. "linear" and "linear_gpu" compile the linear nets on
-samples and eq. (2.3) at 10^9 points. Their products are exact to float32, which takes a
-TPU six passes: the peak that they are compared with is that of one.
+chip's memory allow. For GPUs the compiler of JAX's CUDA plugin is asked. cuDNN picks
+its algorithms on the GPU, so their workspace is not counted. The products of the linear
+nets are exact to float32, which takes a TPU six passes: the peak that they are compared
+with is that of one.
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
+    make compile-check CHECK=one_chip    # another variant
     make compile-check PROGRAMS='("cifar:cifar10/all_conv_residual",)'    # some of them
     make compile-check-gpu     # in an environment of its own, .venv-cuda12
+    make compile-check-gpu CHECK_GPU=gpu_rivals
     make cost                  # writes docs/cost.md
 Hardware: 2 CPU cores, 12 GB of memory (for DenseNet). Time: 10 seconds to 16 minutes
-for each of the 51 programs, two hours in all, beside other work. Expected: 49 compile
-and fit; libtpu crashes on two training programs for v6e-8.
+for each program, two hours for "tpu", beside other work. Expected: all compile and fit
+with Python 3.12 or newer. With Python 3.11 the lock has libtpu 0.0.42.1, which crashes
+on two training programs for v6e-8.
 """
 
-import concurrent.futures.process
 import functools
 import os
 import pathlib
@@ -29,7 +34,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +46,7 @@ from benchmarks import hlo, shared
 from experiments import linear_sampled, run
 from experiments.images import train
 from experiments.images.data import ImageData, classes_and_shape
+from experiments.run.fitting import DeviceTraining
 from experiments.run.settings import configs
 from experiments.run.trials import grid
 from experiments.run.verdicts import reproduced
@@ -66,10 +72,13 @@ GPUS = {
 }
 # what its compiler must know
 _GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
+PAPERS_NET = "cifar:cifar10/all_conv_residual"
+# the other rows of Table 2
+RIVALS = tuple(f"cifar:cifar10/{net}" for net in ("all_cnn_c", "resnet", "densenet"))
 NETS = (
-    "cifar:cifar10/all_conv_residual",
+    PAPERS_NET,
     "cifar:cifar100/all_conv_residual",
-    *(f"cifar:cifar10/{net}" for net in ("all_cnn_c", "resnet", "densenet")),
+    *RIVALS,
     *(
         f"imagenet:{variant}"
         for variant in experiments.variants("imagenet", "OTHER_VARIANTS")
@@ -86,12 +95,15 @@ _PARTS = {MEMORIZE: ("forward",), POINTS: ("points",)}
 # images that a normalisation is fitted to; programs contain its constants
 _FITTED_EXAMPLES = 8
 
-_SETTINGS = {
-    "tpu": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": (*NETS, MEMORIZE)},
-    "one_chip": {"slices": ("v5e-1",), "programs": NETS[:1]},
-    "gpu": {"slices": tuple(GPUS), "programs": NETS[:1]},
-    "linear": {"slices": ("v5e-8", "v4-32", "v6e-8"), "programs": LINEAR},
-    "linear_gpu": {"slices": ("h100",), "programs": LINEAR},
+_PODS = ("v5e-8", "v4-32", "v6e-8")
+_SETTINGS: dict[str, dict] = {
+    "tpu": {"slices": _PODS, "programs": NETS},
+    "one_chip": {"slices": ("v5e-1",), "programs": (PAPERS_NET,)},
+    "one_chip_rivals": {"slices": ("v5e-1",), "programs": RIVALS},
+    "gpu": {"slices": tuple(GPUS), "programs": (PAPERS_NET,)},
+    "gpu_rivals": {"slices": ("h100",), "programs": RIVALS},
+    "theory": {"slices": _PODS, "programs": (*LINEAR, MEMORIZE)},
+    "theory_gpu": {"slices": ("h100",), "programs": (*LINEAR, MEMORIZE)},
 }
 VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)
@@ -119,44 +131,55 @@ def devices_of(name: str) -> list[jax.Device]:
 
 
 def gpu_devices(name: str) -> list[jax.Device]:
-    """One of GPUS, for compiling only; exits the command as skipped where it cannot.
-
-    It relies on private parts of JAX, which a small program tries: the options of the
-    CUDA plugin's topology, and `canonicalize_platform`, which must return "cuda"
-    although no GPU was found.
-    """
-    facts = dict(zip(("name", "memory_bytes", "bandwidth"), GPUS[name], strict=True))
-    target = string.Template(_GPU_TARGET.read_text()).substitute(facts)
+    """One of GPUS, for compiling only; exits the command as skipped where it cannot."""
     try:
-        from jax._src import xla_bridge
-
-        described = topologies.get_topology_desc(
-            "", "cuda", target_config=target, topology="1x1x1"
-        )
-        canonical = xla_bridge.canonicalize_platform
-        xla_bridge.canonicalize_platform = lambda platform: (
-            "cuda" if platform == "gpu" else canonical(platform)
-        )
-        here = jax.sharding.SingleDeviceSharding(described.devices[0])
-        jax.jit(jnp.sin).lower(
-            jax.ShapeDtypeStruct((8,), np.float32, sharding=here)
-        ).compile()
+        devices = _describe_gpu(name)
+        _compile_something_for(devices[0])
     except Exception as error:  # private functions may fail in any way
         reason = f"no compiler for {name}: {runs.first_line(error)}"
         print(f"{EXPERIMENT.name}: skipped: {reason}", file=sys.stderr)
         raise SystemExit(0) from None
-    return described.devices
+    return devices
+
+
+def _describe_gpu(name: str) -> list[jax.Device]:
+    """One of GPUS, by private parts of JAX.
+
+    They are the options of the CUDA plugin's topology, and `canonicalize_platform`,
+    which must return "cuda" although no GPU was found.
+    """
+    from jax._src import xla_bridge
+
+    device_name, memory_bytes, bandwidth = GPUS[name]
+    target = string.Template(_GPU_TARGET.read_text()).substitute(
+        name=device_name, memory_bytes=memory_bytes, bandwidth=bandwidth
+    )
+    topology = topologies.get_topology_desc(
+        "", "cuda", target_config=target, topology="1x1x1"
+    )
+    canonical = xla_bridge.canonicalize_platform
+    xla_bridge.canonicalize_platform = lambda platform: (
+        "cuda" if platform == "gpu" else canonical(platform)
+    )
+    return topology.devices
+
+
+def _compile_something_for(device: jax.Device) -> None:
+    here = jax.sharding.SingleDeviceSharding(device)
+    array_like = jax.ShapeDtypeStruct((8,), np.float32, sharding=here)
+    jax.jit(jnp.sin).lower(array_like).compile()
 
 
 def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
-    """One trial per slice, program and part; needs the compilers of all slices."""
+    """One trial per slice, program and part.
+
+    Raises:
+      ValueError: there is no such program, or no compiler for a slice.
+    """
     for name in slices:
         devices_of(name)
-    for name, _, variant in (program.partition(":") for program in programs):
-        if name not in experiments.MODULES or variant not in experiments.variants(name):
-            raise ValueError(
-                f"programs must be EXPERIMENT:VARIANT, got {name}:{variant}"
-            )
+    for program in programs:
+        _require_program(program)
     return [
         {**cell, "part": part}
         for cell in grid(slice=slices, program=programs)
@@ -164,35 +187,69 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     ]
 
 
+def _require_program(program: str) -> None:
+    experiment, _, variant = program.partition(":")
+    known = experiment in experiments.MODULES
+    if not known or variant not in experiments.variants(experiment):
+        raise ValueError(
+            f"programs must be EXPERIMENT:VARIANT, got {experiment}:{variant}"
+        )
+
+
 def measure(trial: types.SimpleNamespace, key, log) -> dict:
     """Runs `attempt` in another process, which may crash, and whose memory is freed."""
     if log.stop_requested():
         raise run.Interrupted
     try:
-        found = shared.alone(_measure_here, trial)
-    except concurrent.futures.process.BrokenProcessPool:
-        found = {
-            **_nothing(devices_of(trial.slice)),
-            "problem": "the compiler crashed",
+        result = shared.alone(_measure_here, trial)
+    except shared.CrashedError as error:
+        result = {
+            **_nothing_fits(devices_of(trial.slice)),
+            "problem": f"the compiler crashed ({error})",
         }
-    if not found["fits"]:
-        log.say(f"{trial.program} ({trial.part}) on {trial.slice}: {found['problem']}")
-    return found
+    if not result["fits"]:
+        log.say(f"{trial.program} ({trial.part}) on {trial.slice}: {result['problem']}")
+    return result
 
 
 def _measure_here(trial: types.SimpleNamespace) -> dict:
-    jax.config.update("jax_enable_compilation_cache", False)  # the compiler is timed
+    # What is compiled is timed.
+    jax.config.update("jax_enable_compilation_cache", False)
     devices = devices_of(trial.slice)
     experiment, _, variant = trial.program.partition(":")
     settings = experiments.find(experiment).settings_of(variant)
-    if trial.program in LINEAR:
-        lower: Callable = lower_linear
-    else:
-        lower = lower_memorize if trial.program == MEMORIZE else lower_training
+    lower = _how_to_lower(trial.program)
     return attempt(lambda: lower(settings, trial.part, devices), devices)
 
 
-def _nothing(devices: list) -> dict:
+class Program(NamedTuple):
+    """A lowered program and what it computes.
+
+    Attributes:
+      lowered: for all devices.
+      steps: training steps, or evaluations, in one run of the program.
+      examples: of one step, over all devices.
+      operations: floating-point operations for one example.
+      compute_dtype: of the products, "float32" or "bfloat16".
+    """
+
+    lowered: jax.stages.Lowered
+    steps: int
+    examples: int
+    operations: float
+    compute_dtype: str
+
+
+def _how_to_lower(program: str) -> Callable[[dict, str, list], Program]:
+    if program in LINEAR:
+        return lower_linear
+    if program == MEMORIZE:
+        return lower_memorize
+    return lower_training
+
+
+def _nothing_fits(devices: list) -> dict:
+    """The result for a program of which nothing is known but its devices."""
     return {
         "devices": len(devices),
         "device_kind": devices[0].device_kind,
@@ -200,125 +257,182 @@ def _nothing(devices: list) -> dict:
     }
 
 
-def attempt(lower, devices: list) -> dict:
+def attempt(lower: Callable[[], Program], devices: list) -> dict:
     """Compiles a program; failing to compile or to fit is a result, not an error.
 
-    ``lower()`` returns (lowered, steps per program, examples per step, operations per
-    example, compute_dtype). docs/metrics.md explains the result, which has a "problem"
-    unless it "fits".
+    Args:
+      lower: makes the program.
+      devices: those that it is for.
+    Returns:
+      What docs/metrics.md explains; it has a "problem" unless it "fits".
     """
     kind = devices[0].device_kind
-    result = _nothing(devices)
+    result = _nothing_fits(devices)
     try:
-        lowered, steps, examples, operations, dtype = lower()
+        program = lower()
         started = time.perf_counter()
-        compiled = lowered.compile()
+        compiled = program.lowered.compile()
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         return {**result, "problem": runs.first_line(error)}
     result["compiler_seconds"] = time.perf_counter() - started
-    memory = compiled.memory_analysis()
-    moved = hlo.traffic(compiled.as_text())
-    needed = {
+    needed_bytes = _needed_bytes(compiled)
+    total_bytes = sum(needed_bytes.values())
+    device_bytes, _ = flops.memory_limits(kind)
+    result["fits"] = device_bytes is None or total_bytes <= device_bytes
+    if not result["fits"]:
+        result["problem"] = f"needs {total_bytes:.4g} of {device_bytes:.4g} bytes"
+    return {
+        **result,
+        **needed_bytes,
+        "device_memory_bytes": device_bytes,
+        "steps": program.steps,
+        "examples": program.examples,
+        **_cost_of_a_step(program, compiled, devices),
+        "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
+    }
+
+
+def _needed_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
+    """The bytes of one device's memory that a program takes, by what takes them."""
+    memory: Any = compiled.memory_analysis()
+    return {
         "argument_bytes": memory.argument_size_in_bytes,
         "result_bytes": memory.output_size_in_bytes - memory.alias_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
         "code_bytes": memory.generated_code_size_in_bytes,
     }
-    total = sum(needed.values())
-    size, bandwidth = flops.memory_limits(kind)
-    result["fits"] = size is None or total <= size
-    if not result["fits"]:
-        result["problem"] = f"needs {total:.4g} of {size:.4g} bytes"
-    counts = {
-        op: moved[op, "count"] / steps for op in hlo.COLLECTIVES if moved[op, "count"]
-    }
-    peak = flops.peak_flops_per_second(kind, dtype)
-    share = operations * examples / len(devices)
-    seconds: dict = {
-        "arithmetic_seconds": peak and share / peak,
-        "memory_seconds": bandwidth and moved["memory"] / steps / bandwidth,
-    }
-    result |= needed | seconds
+
+
+def _cost_of_a_step(
+    program: Program, compiled: jax.stages.Compiled, devices: list
+) -> dict:
+    """What a step costs on one device; None for what depends on unknown facts."""
+    kind = devices[0].device_kind
+    cost = hlo.cost(compiled.as_text() or "")
+    operations = program.operations * program.examples / len(devices)
+    peak = flops.peak_flops_per_second(kind, program.compute_dtype)
+    _, bandwidth = flops.memory_limits(kind)
+    moved_bytes = cost.memory_bytes / program.steps
+    arithmetic_seconds = operations / peak if peak else None
+    memory_seconds = moved_bytes / bandwidth if bandwidth else None
+    images_per_second = None
+    if arithmetic_seconds is not None and memory_seconds is not None:
+        images_per_second = program.examples / max(arithmetic_seconds, memory_seconds)
     return {
-        **result,
-        "device_memory_bytes": size,
-        "steps": steps,
-        "examples": examples,
-        "operations_per_device": share,
-        "moved_bytes": moved["memory"] / steps,
-        "accessed_bytes_by_xla": (compiled.cost_analysis() or {}).get("bytes accessed"),
-        "collectives": counts,
-        "collective_bytes": sum(moved[op, "bytes"] for op in hlo.COLLECTIVES) / steps,
-        "images_per_second_at_most": (
-            peak and bandwidth and examples / max(seconds.values())
-        ),
+        "operations_per_device": operations,
+        "arithmetic_seconds": arithmetic_seconds,
+        "moved_bytes": moved_bytes,
+        "memory_seconds": memory_seconds,
+        "images_per_second_at_most": images_per_second,
+        "estimated_seconds": _estimated_seconds(cost, program.steps, kind),
+        "collectives": {
+            opcode: count / program.steps for opcode, count in cost.collectives.items()
+        },
+        "collective_bytes": cost.collective_bytes / program.steps,
     }
 
 
-def lower_training(groups: dict, part: str, devices: list) -> tuple:
+def _estimated_seconds(cost: hlo.Cost, steps: int, kind: str) -> float | None:
+    """A step by the compiler's own estimate; None where it makes none."""
+    clock = flops.clock_hertz(kind)
+    if clock is None or not cost.estimated_cycles:
+        return None
+    return cost.estimated_cycles / steps / clock
+
+
+def lower_training(groups: dict, part: str, devices: list) -> Program:
     """Lowers a training with these settings as a run would, with zeros for images."""
     training = train.Training(
         **groups, devices=devices, images=stand_in(groups["data"])
     )
-    lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
-    operations = training.task.flops_per_example
-    if part == "evaluate":
-        operations /= flops.FORWARD_PASSES_PER_TRAINING_STEP
-    return *lowered, operations, groups["model"]["compute_dtype"]
+    return _part_of_training(training, part, groups["model"]["compute_dtype"])
 
 
-def lower_linear(settings: dict, part: str, devices: list) -> tuple:
+def lower_linear(settings: dict, part: str, devices: list) -> Program:
     """Lowers a training of a linear net on samples, or a part of the points of (2.3).
 
     At a point, only the products of its 3 l - 2 pairs of matrices are counted.
     """
     settings.pop("scale")
     trial, *_ = linear_sampled.trials(**settings)
-    if part == "points":
-        points = linear_sampled.Points(**trial, devices=devices)
-        operations = 2 * trial["width"] ** 3 * (3 * trial["depth"] - 2)
-        return points.lower(), 1, points.points, operations, "float32"
-    training = linear_sampled.Training(**trial, devices=devices)
-    lowered = training.parallel.lower(part, training.intervals.steps_per_dispatch)
+    if part != "points":
+        training = linear_sampled.Training(**trial, devices=devices)
+        return _part_of_training(training, part, "float32")
+    points = linear_sampled.Points(**trial, devices=devices)
+    return Program(
+        lowered=points.lower(),
+        steps=1,
+        examples=points.points,
+        operations=2 * trial["width"] ** 3 * (3 * trial["depth"] - 2),
+        compute_dtype="float32",
+    )
+
+
+def _part_of_training(
+    training: DeviceTraining, part: str, compute_dtype: str
+) -> Program:
+    """The program of a dispatch ("train") or of a batch of evaluation ("evaluate")."""
+    lowered, steps, examples = training.parallel.lower(
+        part, training.intervals.steps_per_dispatch
+    )
     operations = training.task.flops_per_example
     if part == "evaluate":
         operations /= flops.FORWARD_PASSES_PER_TRAINING_STEP
-    return *lowered, operations, "float32"
+    return Program(
+        lowered=lowered,
+        steps=steps,
+        examples=examples,
+        operations=operations,
+        compute_dtype=compute_dtype,
+    )
 
 
 def stand_in(data: dict) -> ImageData:
-    """Data of the published size: zeros for CIFAR, empty streams for ImageNet."""
-    _, shape = classes_and_shape(data)
-    name = data["normalization"]
+    """Data of the published size: zeros for CIFAR, empty streams for ImageNet.
+
+    Args:
+      data: the group of settings.
+    """
     if data["dataset"] == imagenet.NAME:
-        preprocessing = Preprocessing(
-            name, imagenet.CHANNEL_CONSTANTS, image_shape=shape
-        )
-        examples: Arrays | Streams = Streams(
-            image_shape=shape,
-            train_examples=imagenet.PUBLISHED_EXAMPLES["train"],
-            test_examples=imagenet.PUBLISHED_EXAMPLES["validation"],
-            read_train=_read_nothing,
-            read_test=_read_nothing,
-            stream=_read_nothing,
-        )
-    else:
-        random = np.random.default_rng(0).integers(
-            0, 256, (_FITTED_EXAMPLES, *shape), np.uint8
-        )
-        preprocessing = Preprocessing.fit(
-            name,
-            random,
-            pad_pixels_per_side=data["pad_pixels_per_side"],
-            flip=data["flip"],
-        )
-        splits = datasets.find_source(data["dataset"]).splits
-        examples = Arrays(
-            train_images=np.zeros((splits["train"], *shape), np.uint8),
-            train_labels=np.zeros(splits["train"], np.int64),
-            test_images=np.zeros((splits["test"], *shape), np.uint8),
-            test_labels=np.zeros(splits["test"], np.int64),
-        )
+        return _stand_in_for_streams(data)
+    return _stand_in_for_arrays(data)
+
+
+def _stand_in_for_streams(data: dict) -> ImageData:
+    _, shape = classes_and_shape(data)
+    preprocessing = Preprocessing(
+        data["normalization"], imagenet.CHANNEL_CONSTANTS, image_shape=shape
+    )
+    examples = Streams(
+        image_shape=shape,
+        train_examples=imagenet.PUBLISHED_EXAMPLES["train"],
+        test_examples=imagenet.PUBLISHED_EXAMPLES["validation"],
+        read_train=_read_nothing,
+        read_test=_read_nothing,
+        stream=_read_nothing,
+    )
+    return ImageData(examples, preprocessing, {})
+
+
+def _stand_in_for_arrays(data: dict) -> ImageData:
+    _, shape = classes_and_shape(data)
+    # Zeros cannot be normalised.
+    random = np.random.default_rng(0).integers(
+        0, 256, (_FITTED_EXAMPLES, *shape), np.uint8
+    )
+    preprocessing = Preprocessing.fit(
+        data["normalization"],
+        random,
+        pad_pixels_per_side=data["pad_pixels_per_side"],
+        flip=data["flip"],
+    )
+    examples_in = datasets.find_source(data["dataset"]).splits
+    examples = Arrays(
+        train_images=np.zeros((examples_in["train"], *shape), np.uint8),
+        train_labels=np.zeros(examples_in["train"], np.int64),
+        test_images=np.zeros((examples_in["test"], *shape), np.uint8),
+        test_labels=np.zeros(examples_in["test"], np.int64),
+    )
     return ImageData(examples, preprocessing, {})
 
 
@@ -326,24 +440,29 @@ def _read_nothing(*_: Any, **__: Any) -> Any:
     raise AssertionError("a program that is only compiled reads no images")
 
 
-def lower_memorize(groups: dict, part: str, devices: list) -> tuple:
+def lower_memorize(groups: dict, part: str, devices: list) -> Program:
     """Lowers the network of Theorem 3.2 on one device, for one batch of points."""
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
     features = fit["features"]
     here = jax.sharding.SingleDeviceSharding(devices[0])
-    like = functools.partial(jax.ShapeDtypeStruct, dtype=dtype, sharding=here)
+    array_like = functools.partial(jax.ShapeDtypeStruct, dtype=dtype, sharding=here)
     drawn = jax.eval_shape(
         lambda key: descent.random_network(
             key, fit["examples"][0], features, fit["num_classes"], width
         ),
         jax.random.key(0),
     )
-    net = jax.tree.map(lambda leaf: like(leaf.shape), drawn)
-    x = like((fit["batch_examples"], features))
-    operations = flops.count_flops(network.forward, net, x) / len(x)
-    examples = len(devices) * len(x)  # the other devices get other points
-    return network.forward.lower(net, x), 1, examples, operations, dtype
+    net = jax.tree.map(lambda leaf: array_like(leaf.shape), drawn)
+    points = array_like((fit["batch_examples"], features))
+    return Program(
+        lowered=network.forward.lower(net, points),
+        steps=1,
+        # The other devices get other points.
+        examples=len(devices) * len(points),
+        operations=flops.count_flops(network.forward, net, points) / len(points),
+        compute_dtype=dtype,
+    )
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:

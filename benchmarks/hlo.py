@@ -1,4 +1,4 @@
-"""The memory traffic and the collectives of a compiled program, read from its HLO text.
+"""What a compiled program costs, read from its HLO text.
 
 XLA's own count (`Compiled.cost_analysis`) counts the body of a loop once, and does not
 separate the chip's memory (HBM on accelerators) from the memories inside the chip,
@@ -9,18 +9,12 @@ which is not printed, is the chip's memory.
 """
 
 import collections
+import dataclasses
 import functools
 import math
 import re
 from typing import NamedTuple
 
-_ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
-# The opcode is the first word between a space and a parenthesis; shapes have no such
-# word.
-_INSTRUCTION = re.compile(
-    r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?=, |$)(.*)$"
-)
 COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -28,6 +22,17 @@ COLLECTIVES = (
     "all-to-all",
     "collective-permute",
 )
+_ARRAY = re.compile(r"([a-z]+\d*)[a-z\d]*\[([\d,]*)\](?:\{([^}]*)\})?")
+_TILE = re.compile(r"T\(([\d,]+)\)")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+# The opcode is the first word between a space and a parenthesis; shapes have no such
+# word.
+_INSTRUCTION = re.compile(
+    r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?=, |$)(.*)$"
+)
+_NAME = re.compile(r"%([\w.\-]+)")
+_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # These only name what exists already, or are counted where they are executed.
 _FREE = (
     "parameter",
@@ -42,7 +47,88 @@ _FREE = (
     "opt-barrier",
 )
 # These read only a part of their first operand, as large as their result.
-_PARTS = ("dynamic-slice", "gather", "slice")
+_READ_A_PART = ("dynamic-slice", "gather", "slice")
+# These copy in the background; their result lists both ends of the copy.
+_ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one run of a program, or of a part of it, costs on one device.
+
+    Attributes:
+      memory_bytes: read from and written to the chip's memory, padding of tiles
+        included.
+      estimated_cycles: libtpu's own estimate, summed over the instructions that have
+        one: fusions, copies and the like, but no collective. Other compilers write
+        none.
+      collectives: how often each of COLLECTIVES runs.
+      collective_bytes: of their results.
+    """
+
+    memory_bytes: float = 0
+    estimated_cycles: int = 0
+    collectives: collections.Counter = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    collective_bytes: float = 0
+
+    def plus(self, other: "Cost", *, times: int = 1) -> "Cost":
+        """This, and `other` so many times."""
+        collectives = self.collectives.copy()
+        for opcode, count in other.collectives.items():
+            collectives[opcode] += times * count
+        return Cost(
+            memory_bytes=self.memory_bytes + times * other.memory_bytes,
+            estimated_cycles=self.estimated_cycles + times * other.estimated_cycles,
+            collectives=collectives,
+            collective_bytes=self.collective_bytes + times * other.collective_bytes,
+        )
+
+
+def cost(text: str) -> Cost:
+    """What a run of the program ``Compiled.as_text()`` costs on one device.
+
+    A loop runs as often as XLA says or, if it does not say, as the only constant in its
+    condition. Of several branches, the one that moves most counts. If a fusion reads a
+    part of an operand, or updates its result in place, only that part counts.
+
+    Raises:
+      ValueError: a line cannot be read, or a loop does not say how often it runs.
+    """
+    program = _parse(text)
+
+    @functools.cache
+    def cost_of_computation(name: str) -> Cost:
+        instructions = program.computations[name]
+        shapes = {instruction.name: instruction.shape for instruction in instructions}
+        total = Cost()
+        for instruction in instructions:
+            part, times = cost_of_instruction(instruction, shapes)
+            total = total.plus(part, times=times)
+        return total
+
+    def cost_of_instruction(
+        instruction: Instruction, shapes: dict[str, str]
+    ) -> tuple[Cost, int]:
+        """(the cost of one execution, how often it is executed)."""
+        if instruction.opcode == "while":
+            condition = program.computations[instruction.called("condition")]
+            body = cost_of_computation(instruction.called("body"))
+            return body, _iterations(instruction, condition)
+        if instruction.opcode == "call":
+            return cost_of_computation(instruction.called("to_apply")), 1
+        if instruction.opcode == "conditional":
+            branches = map(cost_of_computation, program.branches(instruction))
+            return max(branches, key=lambda branch: branch.memory_bytes), 1
+        if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
+            return Cost(), 1
+        return _cost_of_operation(instruction, shapes, program), 1
+
+    return cost_of_computation(program.entry)
+
+
+# Reading the text
 
 
 class Instruction(NamedTuple):
@@ -57,102 +143,49 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> list[str]:
-        return re.findall(r"%([\w.\-]+)", self.inside)
+        return _NAME.findall(self.inside)
 
     def called(self, attribute: str) -> str:
         """The computation that an attribute names."""
-        found = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)
-        if found is None:
+        match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.rest)
+        if match is None:
             raise ValueError(f"{self.name} has no attribute {attribute}")
-        return found[1]
+        return match[1]
 
 
-def traffic(text: str) -> collections.Counter:
-    """The bytes that a run of the program ``Compiled.as_text()`` moves on one device.
+class _Program(NamedTuple):
+    """The instructions of each computation, and the computation that runs first."""
 
-    "memory" counts bytes read from and written to the chip's memory, padding of tiles
-    included; (opcode, "count") counts the collectives, and (opcode, "bytes") the bytes
-    of their results. A loop runs as often as XLA says or, if it does not say, as the
-    only constant in its condition; ValueError if there is neither. Of several branches,
-    the one that moves most counts. If a fusion reads a part of an operand, or updates
-    its result in place, only that part counts.
-    """
-    computations, entry = _parse(text)
+    computations: dict[str, list[Instruction]]
+    entry: str
 
-    @functools.cache
-    def walk(name: str) -> collections.Counter:
-        total: collections.Counter = collections.Counter()
-        shapes = {
-            instruction.name: instruction.shape for instruction in computations[name]
-        }
-        for instruction in computations[name]:
-            times = 1
-            moved: dict = {}
-            if instruction.opcode == "while":
-                times = _turns(
-                    instruction, computations[instruction.called("condition")]
-                )
-                moved = walk(instruction.called("body"))
-            elif instruction.opcode == "call":
-                moved = walk(instruction.called("to_apply"))
-            elif instruction.opcode == "conditional":
-                branches = re.findall(
-                    r"%([\w.\-]+)", instruction.rest.split("metadata")[0]
-                )
-                ways = [walk(branch) for branch in branches if branch in computations]
-                moved = max(ways, key=lambda way: way["memory"])
-            elif instruction.opcode not in _FREE and not instruction.opcode.endswith(
-                "-done"
-            ):
-                moved = _moved(instruction, shapes, computations)
-            total.update({what: times * count for what, count in moved.items()})
-        return total
-
-    return walk(entry)
+    def branches(self, conditional: Instruction) -> list[str]:
+        """The computations that a conditional chooses from."""
+        attributes = conditional.rest.split("metadata")[0]
+        names = _NAME.findall(attributes)
+        return [name for name in names if name in self.computations]
 
 
-def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
+def _parse(text: str) -> _Program:
     computations: dict[str, list[Instruction]] = {}
     entry = current = ""
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
             current = head[2]
             computations[current] = []
-            entry = current if head[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            computations[current].append(Instruction(*found.groups()))
+            if head[1]:
+                entry = current
+        elif match := _INSTRUCTION.match(line):
+            computations[current].append(Instruction(*match.groups()))
         elif line.startswith(" ") and " = " in line:
             raise ValueError(
                 f"this line of a compiled program cannot be read: {line.strip()[:60]}"
             )
-    return computations, entry
+    return _Program(computations, entry)
 
 
-def _arrays(shape: str) -> list[tuple[float, bool]]:
-    """(bytes, whether they are in the chip's memory) for each array of a shape."""
-    found = []
-    for kind, axes, layout in _ARRAY.findall(shape):
-        sides = [int(axis) for axis in axes.split(",") if axis]
-        order = [
-            int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()
-        ]
-        tile = re.search(r"T\(([\d,]+)\)", layout)
-        for axis, step in zip(
-            order, reversed(tile[1].split(",")) if tile else (), strict=False
-        ):
-            sides[axis] = -(-sides[axis] // int(step)) * int(step)
-        bits = re.search(r"\d+", kind)
-        each = 1 if kind == "pred" else int(bits[0]) / 8 if bits else 0
-        found.append((math.prod(sides) * each, "S(" not in layout))
-    return found
-
-
-def _sum(arrays: list[tuple[float, bool]]) -> dict:
-    return {"memory": sum(size for size, in_memory in arrays if in_memory)}
-
-
-def _turns(loop: Instruction, condition: list[Instruction]) -> int:
-    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
+def _iterations(loop: Instruction, condition: list[Instruction]) -> int:
+    if known := _TRIP_COUNT.search(loop.rest):
         return int(known[1])
     limits = [
         instruction.inside
@@ -166,102 +199,199 @@ def _turns(loop: Instruction, condition: list[Instruction]) -> int:
     return int(limits[0])
 
 
-def _moved(instruction: Instruction, shapes: dict, computations: dict) -> dict:
-    results = _arrays(instruction.shape)
-    operands = [_arrays(shapes.get(name, "")) for name in instruction.operands]
-    if instruction.opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
-        # (source, destination, context) in some order; as many bytes are read as
-        # written.
-        (one_size, source), (other_size, target) = results[:2]
-        return _sum([(min(one_size, other_size), place) for place in (source, target)])
-    if instruction.opcode in _PARTS:
-        return _sum(results + [(size, operands[0][0][1]) for size, _ in results])
-    if instruction.opcode == "dynamic-update-slice":
-        return _sum(operands[1] * 2)
-    if instruction.opcode == "fusion":
-        _cut_down(instruction.called("calls"), computations, results, operands)
-    moved = _sum(results + [array for arrays in operands for array in arrays])
+class _Array(NamedTuple):
+    """One array of a shape: its size with padding, and whether it is in memory."""
+
+    size_bytes: float
+    in_memory: bool  # the chip's memory, not one inside the chip
+
+
+def _arrays(shape: str) -> list[_Array]:
+    """The arrays of a shape, which may be a tuple."""
+    return [
+        _Array(
+            size_bytes=math.prod(_padded_sides(axes, layout)) * _bytes_of(dtype),
+            in_memory="S(" not in layout,
+        )
+        for dtype, axes, layout in _ARRAY.findall(shape)
+    ]
+
+
+def _padded_sides(axes: str, layout: str) -> list[int]:
+    """The sides of an array, rounded up to whole tiles.
+
+    Args:
+      axes: such as "128,32,32,64".
+      layout: such as "0,3,2,1:T(8,128)", the axis that varies fastest first.
+    """
+    sides = [int(side) for side in axes.split(",") if side]
+    tile = _TILE.search(layout)
+    if tile is None:
+        return sides
+    fastest_first = [
+        int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()
+    ]
+    tile_sides = [int(side) for side in reversed(tile[1].split(","))]
+    for axis, tile_side in zip(fastest_first, tile_sides, strict=False):
+        sides[axis] = math.ceil(sides[axis] / tile_side) * tile_side
+    return sides
+
+
+def _bytes_of(dtype: str) -> float:
+    """The size of one entry; 0 for what is no number, such as a token."""
+    if dtype == "pred":
+        return 1
+    bits = re.search(r"\d+", dtype)
+    return int(bits[0]) / 8 if bits else 0
+
+
+# The cost of an operation
+
+
+def _cost_of_operation(
+    instruction: Instruction, shapes: dict[str, str], program: _Program
+) -> Cost:
+    estimated_cycles = 0
+    if estimate := _ESTIMATED_CYCLES.search(instruction.rest):
+        estimated_cycles = int(estimate[1])
     kind = instruction.opcode.removesuffix("-start")
+    collectives: collections.Counter = collections.Counter()
+    collective_bytes = 0.0
     if kind in COLLECTIVES:
-        # An asynchronous collective lists its operands before its results.
-        moved_results = results
-        if instruction.opcode != kind:
-            moved_results = results[len(results) // 2 :]
-        moved |= {
-            (kind, "count"): 1,
-            (kind, "bytes"): sum(size for size, _ in moved_results),
-        }
-    return moved
-
-
-def _cut_down(called: str, computations: dict, results: list, operands: list) -> None:
-    """Reduces the arrays of a fusion, in place, to what it reads or writes."""
-    for number, size in _parts_read(called, computations).items():
-        operands[number] = [(size, operands[number][0][1])] if size else []
-    for i, written in enumerate(_parts_written(called, computations)):
-        if written is not None:
-            results[i] = (written, results[i][1])
-
-
-def _source(by_name: dict[str, Instruction], name: str) -> Instruction:
-    """The instruction `name`, or what it is a bitcast of."""
-    instruction = by_name[name]
-    return (
-        _source(by_name, instruction.operands[0])
-        if instruction.opcode == "bitcast"
-        else instruction
+        collectives[kind] = 1
+        collective_bytes = _bytes_of_results(instruction, kind)
+    return Cost(
+        memory_bytes=sum(
+            array.size_bytes
+            for array in _accessed(instruction, shapes, program)
+            if array.in_memory
+        ),
+        estimated_cycles=estimated_cycles,
+        collectives=collectives,
+        collective_bytes=collective_bytes,
     )
 
 
-def _parts_read(called: str, computations: dict) -> dict[int, float]:
+def _bytes_of_results(collective: Instruction, kind: str) -> float:
+    results = _arrays(collective.shape)
+    if collective.opcode != kind:
+        # An asynchronous collective lists its operands before its results.
+        results = results[len(results) // 2 :]
+    return sum(array.size_bytes for array in results)
+
+
+def _accessed(
+    instruction: Instruction, shapes: dict[str, str], program: _Program
+) -> list[_Array]:
+    """What an operation reads and writes: whole arrays, or as much of them."""
+    results = _arrays(instruction.shape)
+    operands = [_arrays(shapes.get(name, "")) for name in instruction.operands]
+    if instruction.opcode in _ASYNCHRONOUS_COPIES:
+        # (source, destination, context) in some order; as many bytes are read as
+        # written.
+        one_end, other_end = results[:2]
+        size_bytes = min(one_end.size_bytes, other_end.size_bytes)
+        return [_Array(size_bytes, end.in_memory) for end in (one_end, other_end)]
+    if instruction.opcode in _READ_A_PART:
+        (source,) = operands[0]
+        return results + [source._replace(size_bytes=x.size_bytes) for x in results]
+    if instruction.opcode == "dynamic-update-slice":
+        update = operands[1]
+        return update + update  # read, and written in place
+    if instruction.opcode == "fusion":
+        fusion = instruction.called("calls")
+        operands = _parts_of_operands(fusion, operands, program)
+        results = _parts_of_results(fusion, results, program)
+    return results + [array for arrays in operands for array in arrays]
+
+
+def _parts_of_operands(
+    fusion: str, operands: list[list[_Array]], program: _Program
+) -> list[list[_Array]]:
+    """The operands of a fusion, each reduced to what the fusion reads of it."""
+    parts = list(operands)
+    for number, size_bytes in _bytes_read(fusion, program).items():
+        part = operands[number][0]._replace(size_bytes=size_bytes)
+        parts[number] = [part] if size_bytes else []
+    return parts
+
+
+def _parts_of_results(
+    fusion: str, results: list[_Array], program: _Program
+) -> list[_Array]:
+    """The results of a fusion, each reduced to what the fusion writes of it."""
+    parts = list(results)
+    for number, size_bytes in enumerate(_bytes_written(fusion, program)):
+        if size_bytes is not None:
+            parts[number] = results[number]._replace(size_bytes=size_bytes)
+    return parts
+
+
+def _bytes_read(fusion: str, program: _Program) -> dict[int, float]:
     """Bytes read of those parameters, by number, of which a fusion reads only parts.
 
     A fusion may pass a parameter on to a fusion within it, as libtpu does for slices in
     a loop.
     """
-    body = computations[called]
+    body = program.computations[fusion]
     by_name = {instruction.name: instruction for instruction in body}
-    users = collections.defaultdict(list)
-    for instruction in body:
-        if instruction.opcode != "bitcast":
-            for place, name in enumerate(instruction.operands):
-                users[_source(by_name, name).name].append((instruction, place))
-
-    def size_read(user: Instruction, place: int) -> float | None:
-        """Bytes that one use reads; None if it reads the whole."""
-        if user.opcode in _PARTS and place == 0:
-            return sum(size for size, _ in _arrays(user.shape))
-        if user.opcode == "dynamic-update-slice" and place == 0:
-            return 0.0
-        if user.opcode == "fusion":
-            return _parts_read(user.called("calls"), computations).get(place)
-        return None
-
+    uses = collections.defaultdict(list)
+    for user in body:
+        if user.opcode != "bitcast":
+            for place, operand in enumerate(user.operands):
+                uses[_behind_bitcasts(by_name, operand).name].append((user, place))
     parts = {}
     for instruction in body:
-        if instruction.opcode == "parameter" and users[instruction.name]:
-            sizes = [size_read(*use) for use in users[instruction.name]]
+        if instruction.opcode == "parameter" and uses[instruction.name]:
+            sizes = [
+                _bytes_read_by(user, place, program)
+                for user, place in uses[instruction.name]
+            ]
             if None not in sizes:
-                parts[int(instruction.inside)] = sum(
-                    size for size in sizes if size is not None
-                )
+                number = int(instruction.inside)
+                parts[number] = sum(size for size in sizes if size is not None)
     return parts
 
 
-def _parts_written(called: str, computations: dict) -> list[float | None]:
+def _bytes_read_by(user: Instruction, place: int, program: _Program) -> float | None:
+    """Bytes that an instruction reads of its operand at `place`; None for the whole."""
+    if user.opcode in _READ_A_PART and place == 0:
+        return sum(array.size_bytes for array in _arrays(user.shape))
+    if user.opcode == "dynamic-update-slice" and place == 0:
+        return 0.0
+    if user.opcode == "fusion":
+        return _bytes_read(user.called("calls"), program).get(place)
+    return None
+
+
+def _bytes_written(fusion: str, program: _Program) -> list[float | None]:
     """Bytes that a fusion writes of each result in place; None for the whole."""
-    body = computations[called]
+    body = program.computations[fusion]
     by_name = {instruction.name: instruction for instruction in body}
     (root,) = [instruction for instruction in body if instruction.root]
-    parts: list[float | None] = []
-    for name in root.operands if root.opcode == "tuple" else [root.name]:
-        written = _source(by_name, name)
-        if written.opcode == "dynamic-update-slice":
-            update = by_name[written.operands[1]]
-            parts.append(sum(size for size, _ in _arrays(update.shape)))
-        elif written.opcode == "fusion":
-            nested = _parts_written(written.called("calls"), computations)
-            parts.append(nested[0] if len(nested) == 1 else None)
-        else:
-            parts.append(None)
-    return parts
+    results = root.operands if root.opcode == "tuple" else [root.name]
+    return [
+        _bytes_written_by(_behind_bitcasts(by_name, result), by_name, program)
+        for result in results
+    ]
+
+
+def _bytes_written_by(
+    writer: Instruction, by_name: dict[str, Instruction], program: _Program
+) -> float | None:
+    """Bytes that an instruction writes of its result in place; None for the whole."""
+    if writer.opcode == "dynamic-update-slice":
+        update = by_name[writer.operands[1]]
+        return sum(array.size_bytes for array in _arrays(update.shape))
+    if writer.opcode == "fusion":
+        of_results = _bytes_written(writer.called("calls"), program)
+        return of_results[0] if len(of_results) == 1 else None
+    return None
+
+
+def _behind_bitcasts(by_name: dict[str, Instruction], name: str) -> Instruction:
+    """The instruction `name`, or what it is a bitcast of."""
+    instruction = by_name[name]
+    if instruction.opcode == "bitcast":
+        return _behind_bitcasts(by_name, instruction.operands[0])
+    return instruction

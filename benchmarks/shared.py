@@ -1,11 +1,15 @@
 """Shared by benchmarks: processes of their own, timing, growth, verdicts under load."""
 
-import concurrent.futures
 import multiprocessing
 import os
+import pathlib
+import signal
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
@@ -20,15 +24,74 @@ from identity_matters import limits
 MOST_LOAD_PER_CORE = 1.25
 
 
+# of what a crashed process printed, in the error
+_LAST_LINES = 3
+_LONGEST_LINE = 120
+
+
+class CrashedError(Exception):
+    """A process ended without an answer; the message says how, with its last lines."""
+
+
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
     """``function(*arguments)``, all picklable, in a new process.
 
+    What the process prints as errors is shown when it has ended.
+
     Raises:
-      BrokenProcessPool: the process crashed.
+      CrashedError: the process gave no answer.
+      Exception: what `function` raised.
     """
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(function, *arguments).result()
+    with tempfile.NamedTemporaryFile() as file:
+        errors = pathlib.Path(file.name)
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_answer, args=(sender, errors, function, arguments)
+        )
+        process.start()
+        sender.close()  # so that the end of the process is the end of the pipe
+        try:
+            result, raised = receiver.recv()
+        except EOFError:
+            result, raised = None, CrashedError()
+        process.join()
+        printed = errors.read_text(errors="replace")
+    sys.stderr.write(printed)
+    if isinstance(raised, CrashedError):
+        raise CrashedError(_how_it_ended(process.exitcode, printed))
+    if raised is not None:
+        raise raised
+    return result
+
+
+def _answer(
+    sender: Connection,
+    errors: pathlib.Path,
+    function: Callable[..., Any],
+    arguments: tuple,
+) -> None:
+    """Sends (result, None) or (None, exception); stderr goes into a file."""
+    with errors.open("a") as file:
+        # Of the process, not of Python alone: compilers write there, too.
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    answer: tuple[Any, Exception | None]
+    try:
+        answer = (function(*arguments), None)
+    except Exception as error:
+        answer = (None, error)
+    sender.send(answer)
+
+
+def _how_it_ended(exit_code: int | None, printed: str) -> str:
+    """The signal or the exit code of a process, and the last lines that it printed."""
+    if exit_code is not None and exit_code < 0:
+        how = signal.Signals(-exit_code).name
+    else:
+        how = f"exit code {exit_code}"
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    last = [line[:_LONGEST_LINE] for line in lines[-_LAST_LINES:]]
+    return f"{how}: {' | '.join(last)}" if last else how
 
 
 def seconds_in_turns(

@@ -24,6 +24,8 @@ class _Device(NamedTuple):
         Ampere on, float32 on older ones, one bfloat16 pass on TPUs.
       memory_gb: size of the memory; None if not looked up.
       memory_gb_per_second: its bandwidth; None if not looked up.
+      clock_ghz: of a TPU; that which gives its peak, two operations for each
+        multiplier of its matrix units and cycle. None if not looked up.
     """
 
     words: tuple[str, ...]
@@ -31,6 +33,7 @@ class _Device(NamedTuple):
     float32: float | None
     memory_gb: float | None = None
     memory_gb_per_second: float | None = None
+    clock_ghz: float | None = None
 
 
 # The first match counts. TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p and v6e; GPUs:
@@ -114,6 +117,7 @@ _DEVICES = (
         float32=275.0,
         memory_gb=32,
         memory_gb_per_second=1200,
+        clock_ghz=1.05,
     ),
     _Device(
         ("TPU", "v5e"),
@@ -121,6 +125,7 @@ _DEVICES = (
         float32=197.0,
         memory_gb=16,
         memory_gb_per_second=819,
+        clock_ghz=1.5,
     ),
     _Device(
         ("TPU", "v5"),
@@ -128,6 +133,7 @@ _DEVICES = (
         float32=459.0,
         memory_gb=95,
         memory_gb_per_second=2765,
+        clock_ghz=1.75,
     ),
     _Device(
         ("TPU", "v5p"),
@@ -135,6 +141,7 @@ _DEVICES = (
         float32=459.0,
         memory_gb=95,
         memory_gb_per_second=2765,
+        clock_ghz=1.75,
     ),
     _Device(
         ("TPU", "v6e"),
@@ -142,6 +149,7 @@ _DEVICES = (
         float32=918.0,
         memory_gb=32,
         memory_gb_per_second=1638,
+        clock_ghz=1.75,
     ),
 )
 
@@ -159,7 +167,7 @@ def count_parameters(tree: Any) -> int:
 def count_flops(function: Callable[..., Any], *args) -> int:
     """Floating-point operations of the convolutions and matrix products.
 
-    They are those of `function(*args)`.     A multiply-add counts as two, everything
+    They are those of `function(*args)`. A multiply-add counts as two, everything
     else is free, and the zeros of padding and dilation count as numbers. The body of a
     loop counts once per iteration; of the branches of a conditional, only the most
     expensive counts. JAX traces the function, without running it. `args` are pytrees of
@@ -233,6 +241,18 @@ def memory_limits(device_kind: str) -> tuple[float | None, float | None]:
         return None, None
     assert device.memory_gb_per_second is not None  # both are known or neither
     return device.memory_gb * _GIGA, device.memory_gb_per_second * _GIGA
+
+
+def clock_hertz(device_kind: str) -> float | None:
+    """Cycles per second of a TPU; None if unknown, and for all other devices.
+
+    >>> clock_hertz("TPU v5 lite")
+    1500000000.0
+    """
+    device = _find(device_kind)
+    if device is None or device.clock_ghz is None:
+        return None
+    return device.clock_ghz * _GIGA
 
 
 def _find(device_kind: str) -> _Device | None:

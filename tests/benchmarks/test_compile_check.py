@@ -27,7 +27,7 @@ HloModule by_hand
   %i = s32[] get-tuple-element(%p), index=0
   %x = f32[2,3]{1,0:T(8,128)} get-tuple-element(%p), index=1
   %y = f32[100,3]{1,0} get-tuple-element(%p), index=2
-  %square = f32[2,3]{1,0:T(8,128)S(1)} multiply(%x, %x), metadata={op_name="jit(f)/mul"}
+  %square = f32[2,3]{1,0:T(8,128)S(1)} multiply(%x, %x), metadata={op_name="jit(f)/mul"}, backend_config={"window_config":{"estimated_cycles":"618"}}
   %row = f32[1,3]{1,0:S(1)} fusion(%y, %i), kind=kLoop, calls=%read
   %z = f32[100,3]{1,0} fusion(%y, %row, %i), kind=kLoop, calls=%write
   %sum = f32[2,3]{1,0:S(1)} all-reduce(%square), channel_id=1, to_apply=%add
@@ -65,18 +65,22 @@ ENTRY %main (x: f32[2,3]) -> f32[2,3] {
 
 
 def test_bytes_of_a_program_by_hand():
-    found = hlo.traffic(PROGRAM)
+    cost_of_program = hlo.cost(PROGRAM)
     padded = 8 * 128 * 4
     # An iteration reads x twice, one row, the index twice, and writes one row; then x
     # is copied in.
-    assert found["memory"] == 5 * (2 * padded + 12 + 12 + 4 + 4) + padded
-    assert (found["all-reduce", "count"], found["all-reduce", "bytes"]) == (5, 5 * 24)
+    assert cost_of_program.memory_bytes == (5 * (2 * padded + 12 + 12 + 4 + 4) + padded)
+    assert cost_of_program.collectives == {"all-reduce": 5}
+    assert cost_of_program.collective_bytes == 5 * 24
+    # The product has an estimate, and runs in every iteration.
+    assert cost_of_program.estimated_cycles == 5 * 618
     # A trip count that XLA found takes precedence over the one in the condition.
     known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
-    more = hlo.traffic(PROGRAM.replace("body=%body", known))
-    assert (more["all-reduce", "count"], more["all-reduce", "bytes"]) == (7, 7 * 24)
+    cost_of_seven = hlo.cost(PROGRAM.replace("body=%body", known))
+    assert cost_of_seven.collectives == {"all-reduce": 7}
+    assert cost_of_seven.collective_bytes == 7 * 24
     with pytest.raises(ValueError, match="does not say how often"):
-        hlo.traffic(PROGRAM.replace("constant(5)", "add(%i, %i)"))
+        hlo.cost(PROGRAM.replace("constant(5)", "add(%i, %i)"))
 
 
 # Five turns. Each reads one row of a [100, 3] array and writes one of another by a
@@ -133,13 +137,13 @@ ENTRY %main (s: s32[], x: f32[100,3], y: f32[100,3]) -> (s32[], f32[100,3], f32[
 
 def test_a_fusion_within_a_fusion_reads_and_writes_only_its_rows():
     # A turn reads the index and one row, and writes one row.
-    assert hlo.traffic(NESTED)["memory"] == 5 * (4 + 12 + 12)
+    assert hlo.cost(NESTED).memory_bytes == 5 * (4 + 12 + 12)
     # If another instruction takes the whole array, it counts as a whole.
     whole = NESTED.replace(
         "%row = f32[1,3]{1,0} fusion(%x, %n)",
         "%w = f32[] reduce(%x, %x)\n  %row = f32[1,3]{1,0} fusion(%x, %n)",
     )
-    assert hlo.traffic(whole)["memory"] == 5 * (4 + 1200 + 12)
+    assert hlo.cost(whole).memory_bytes == 5 * (4 + 1200 + 12)
 
 
 def test_bytes_agree_with_xla_where_it_counts_everything():
@@ -154,7 +158,7 @@ def test_bytes_agree_with_xla_where_it_counts_everything():
     ]
     compiled = jax.jit(function).lower(*shapes).compile()
     expected = compiled.cost_analysis()["bytes accessed"]
-    found = hlo.traffic(compiled.as_text())["memory"]
+    found = hlo.cost(compiled.as_text()).memory_bytes
     assert found == pytest.approx(expected, rel=0.05)
 
 
@@ -199,9 +203,9 @@ def test_streams_are_compiled_with_their_images_as_arguments():
     groups["data"].update(image_pixels=8, eval_shorter_side_pixels=8)
     groups["train"]["batch_examples"] = 8
     for part, shares in (("train", "1x2"), ("evaluate", "256")):
-        lowered, steps, *_ = compile_check.lower_training(groups, part, jax.devices())
-        assert steps == 1
-        assert f"tensor<4x{shares}x8x8x3xui8>" in lowered.as_text()
+        program = compile_check.lower_training(groups, part, jax.devices())
+        assert program.steps == 1
+        assert f"tensor<4x{shares}x8x8x3xui8>" in program.lowered.as_text()
 
 
 def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
@@ -216,8 +220,9 @@ def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
     assert found["fits"] and "problem" not in found
     assert found["argument_bytes"] > 450 * 64 / 4
     assert found["collectives"]["all-reduce"] >= 1
-    # There are bounds only for devices whose peaks are known.
+    # There are bounds only for devices whose peaks are known, and estimates of TPUs.
     assert found["images_per_second_at_most"] is None
+    assert found["estimated_seconds"] is None
     refused = attempt(groups, memory_bytes=found["argument_bytes"])
     assert not refused["fits"] and "bytes" in refused["problem"]
     undivided = attempt(groups, devices=devices[:3])
@@ -237,6 +242,14 @@ def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
     assert compile_check.verdict({}, records[:1]).verdict == "reproduced"
 
 
+def test_an_estimate_of_the_compiler_becomes_seconds_of_a_step():
+    estimated = hlo.Cost(estimated_cycles=30_000_000)
+    seconds = compile_check._estimated_seconds(estimated, 10, "TPU v5 lite")
+    assert seconds == 30_000_000 / 10 / 1.5e9
+    assert compile_check._estimated_seconds(estimated, 10, "NVIDIA H100") is None
+    assert compile_check._estimated_seconds(hlo.Cost(), 10, "TPU v4") is None
+
+
 def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
     monkeypatch.setattr(flops, "peak_flops_per_second", lambda kind, dtype: 1e3)
     x = jax.ShapeDtypeStruct((8, 8), np.float32)
@@ -245,7 +258,14 @@ def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
     def bound(bandwidth):
         monkeypatch.setattr(flops, "memory_limits", lambda kind: (1e9, bandwidth))
         return compile_check.attempt(
-            lambda: (lowered, 1, 8, 2 * 64, "float32"), jax.devices()[:1]
+            lambda: compile_check.Program(
+                lowered=lowered,
+                steps=1,
+                examples=8,
+                operations=2 * 64,
+                compute_dtype="float32",
+            ),
+            jax.devices()[:1],
         )
 
     assert bound(1e9)["images_per_second_at_most"] == 8 / (8 * 128 / 1e3)
@@ -254,7 +274,12 @@ def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
 
 
 def crash(trial):
+    os.write(2, b"more\nstack overflow in a pass\n")
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def refuse(trial):
+    raise ValueError(f"no program {trial.program}")
 
 
 def test_a_compiler_that_crashes_is_a_result(monkeypatch):
@@ -264,7 +289,14 @@ def test_a_compiler_that_crashes_is_a_result(monkeypatch):
     log = types.SimpleNamespace(stop_requested=lambda: False, say=said.append)
     trial = types.SimpleNamespace(slice="s", program="p", part="train")
     found = compile_check.measure(trial, None, log)
-    assert not found["fits"] and said == ["p (train) on s: the compiler crashed"]
+    assert not found["fits"]
+    # The signal tells a bug of the compiler from a kill for want of memory.
+    reason = "the compiler crashed (SIGSEGV: more | stack overflow in a pass)"
+    assert found["problem"] == reason and said == [f"p (train) on s: {reason}"]
+    # Our own errors are none of the compiler's.
+    monkeypatch.setattr(compile_check, "_measure_here", refuse)
+    with pytest.raises(ValueError, match="no program p"):
+        compile_check.measure(trial, None, log)
 
 
 def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
@@ -293,16 +325,16 @@ def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
     own = compile_check.experiments.find("memorize").settings_of("synthetic_imagenet")
-    lowered, steps, examples, operations, dtype = compile_check.lower_memorize(
-        own, "forward", jax.devices()[:1]
-    )
-    assert (steps, examples, dtype) == (1, 131_072, "float32")
+    program = compile_check.lower_memorize(own, "forward", jax.devices()[:1])
+    assert (program.steps, program.examples) == (1, 131_072)
+    assert program.compute_dtype == "float32"
     blocks, width = 80_073, 16
-    assert f"tensor<{blocks}x{width}x{width}xf32>" in lowered.as_text()
+    assert f"tensor<{blocks}x{width}x{width}xf32>" in program.lowered.as_text()
     last = 2 * (width * 1000 + 1000 * 1000)
     # The input map multiplies each of the pieces that an input is cut into: three for
     # 64 features.
-    assert operations == 3 * 2 * 64 * width + 4 * blocks * width**2 + last
+    operations = 3 * 2 * 64 * width + 4 * blocks * width**2 + last
+    assert program.operations == operations
 
 
 def test_the_page_of_costs_has_least_hours_by_hand_and_what_failed():
