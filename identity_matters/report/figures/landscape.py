@@ -23,8 +23,9 @@ def wall_points(run: Run) -> Iterator[dict]:
 
 @fig.figure("landscape", "wall", wall_points)
 def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
+    canvas.set_size_inches(7.0, 3.5)
     axes = canvas.subplots()
-    starts = {False: "start inside the ball", True: r"start outside, and $A_i = -I$"}
+    starts = {False: "search from near", True: r"search from far, and $A_i = -I$"}
     points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
     for style, rows in series(points, "outside", starts):
         fig.scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
@@ -35,8 +36,9 @@ def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
         bad = sum(point["relative_excess"] > _OF_ROUNDING for point in those)
         text = f"{where} the identity:\n{bad:,} of {len(those):,}\nare not optimal"
         axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
-    axes.set(yscale="log", xlim=(0, 3), xlabel=f"{fig.NORM} of the critical point")
-    axes.set_ylabel("excess risk / risk of the map 0 (bottom: 1e-24 or less)")
+    axes.set(yscale="log", xlim=(0, 3))
+    axes.set_xlabel(f"{fig.NORM}: how far the layers are from the identity")
+    axes.set_ylabel("risk above the optimum, relative")
     axes.legend(loc=(0.6, 0.22))
 
 
