@@ -4,10 +4,11 @@ Claims (sections 1 and 4): the identity makes deep nets trainable; the small
 initialisation helps; the paper's net beats earlier all-convolutional nets. Every arm of
 a comparison is tuned alike, and the protocol is older than the runs: read it first.
 
-Command: python -m experiments.images.comparisons --config=:digits/identity
+Command: python -m experiments.images.comparisons --config=:digits/two_depths
+    make reproduce-comparisons VARIANT=digits/identity SEEDS="0 1 2"
     make data && make reproduce-comparisons VARIANT=cifar10/identity SEEDS="0 1 2"
-Five short trials and a final training for each arm; nothing here runs in `make
-reproduce`.
+Five short trials and a final training for each arm. Only digits/two_depths runs in
+`make reproduce`: four final trainings, with rates that digits/identity has tuned.
 """
 
 from experiments import run
@@ -27,6 +28,14 @@ _IDENTITY: dict[str, dict] = {
     "plain_paper": {"residual_init": "paper", "identity": False},
     "plain_unit_variance": {"residual_init": "unit_variance", "identity": False},
     "plain_delta_orthogonal": {"residual_init": "delta_orthogonal", "identity": False},
+}
+# The middle one of the three rates that the seeds of `digits/identity` chose. A test
+# compares them with the reference runs.
+TUNED_RATES = {
+    "identity/7": 0.1,
+    "plain_unit_variance/7": 0.01,
+    "identity/31": 0.1,
+    "plain_unit_variance/31": 0.003,
 }
 _INITIALISATION: dict[str, dict] = {
     "paper": {"initial_scale": 1.0},
@@ -74,10 +83,13 @@ def _settings(
     model: dict,
     weight_decay: float,
     train: dict,
-    trial_steps: int,
     arms: dict[str, dict],
+    tuning: dict,
 ) -> dict:
-    """The settings of a comparison: `trial_steps` is the length of a tuning trial."""
+    """The settings of a comparison.
+
+    `tuning` has "trial_steps", the length of a tuning trial, or "tuned_rates".
+    """
     common = settings.make_settings(
         scale="reduced",
         data=data,
@@ -88,17 +100,24 @@ def _settings(
     )
     # What `protocol.Part` sets is no setting.
     common["optim"] = without(common["optim"], *protocol.SET_BY_THE_PROTOCOL)
-    return {**common, "trial_steps": trial_steps, "arms": arms}
+    return {**common, **tuning, "arms": arms}
 
 
-def _on_digits(model: dict, arms: dict) -> dict:
+def _on_digits(
+    model: dict, arms: dict, tuned_rates: dict[str, float] | None = None
+) -> dict:
+    tuning = (
+        {"tuned_rates": tuned_rates}
+        if tuned_rates
+        else {"trial_steps": _DIGITS["steps"]}
+    )
     return _settings(
         data=settings.DIGITS,
         model=model,
         weight_decay=1e-4,
         train=_DIGITS,
-        trial_steps=_DIGITS["steps"],
         arms=arms,
+        tuning=tuning,
     )
 
 
@@ -110,12 +129,21 @@ def _on_cifar(
         model=model,
         weight_decay=5e-4,
         train=train,
-        trial_steps=trial_steps,
         arms=arms,
+        tuning={"trial_steps": trial_steps},
     )
 
 
 _VARIANTS = {
+    "digits/two_depths": _on_digits(
+        _NARROW,
+        _at_depths(
+            {name: _IDENTITY[name] for name in ("identity", "plain_unit_variance")},
+            7,
+            31,
+        ),
+        TUNED_RATES,
+    ),
     "digits/identity": _on_digits(_NARROW, _at_depths(_IDENTITY, *BLOCKS)),
     "digits/initialisation": _on_digits(
         {**_NARROW, "blocks_per_stage": (3, 3, 3)}, _INITIALISATION
@@ -143,6 +171,15 @@ _VARIANTS = {
     "cifar100/table_2": _on_cifar("cifar100", {}, _LONG, 800, _TABLE_2),
 }
 OTHER_VARIANTS = {
+    "digits/two_depths": _on_digits(
+        _NARROW,
+        _at_depths(
+            {name: _IDENTITY[name] for name in ("identity", "plain_unit_variance")},
+            7,
+            31,
+        ),
+        TUNED_RATES,
+    ),
     "digits/identity": "needed at 7, 15, 31 and 63 convolutions? 16 arms",
     "digits/initialisation": "the paper's, 2 to 16 times it, and He's; 6 arms",
     "cifar10/identity": "needed at 7 and 31 convolutions? 6 arms",
@@ -151,12 +188,16 @@ OTHER_VARIANTS = {
     "cifar10/table_2": "the nets of Table 2 at 0.5M parameters; 4 arms",
     "cifar100/table_2": "the nets of Table 2 at 0.5M parameters; 4 arms",
 }
-VARIANTS = ()
+VARIANTS = {
+    "digits/two_depths": "needed at 7 and 31 convolutions? 4 nets, at tuned rates",
+}
 get_config = configs(_VARIANTS)
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
-    """Five tuning trials and a final training for each arm."""
+    """A final training for each arm, after five tuning trials unless it was tuned."""
+    if "tuned_rates" in settings:
+        return protocol.final_trials(**settings)
     return protocol.trials(**settings)
 
 
@@ -165,7 +206,7 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     dataset, question = config["variant"].split("/")
     arms = protocol.finals(records)
     metrics = protocol.metrics_of(records)
-    if question == "identity":
+    if question in ("identity", "two_depths"):
         least_failed, outcome = judge_identity(arms, TRAINED_PERCENT[dataset])
         return run.Verdict("identity-needed", {**metrics, **least_failed}, outcome)
     claim, judge = _JUDGES[question]
@@ -190,7 +231,7 @@ def judge_identity(arms: dict[str, dict], trained_percent: float) -> tuple[dict,
     }
     greatest = max(trained["identity"])
     needed = all(trained["identity"].values()) and not any(
-        trained[arm][greatest] for arm in GOOD_STARTS
+        trained[arm][greatest] for arm in GOOD_STARTS if arm in trained
     )
     return first_failed, "reproduced" if needed else "not reproduced"
 

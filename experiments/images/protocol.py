@@ -58,9 +58,8 @@ def trials(
     """
     short = {**train, "steps": trial_steps, "steps_per_evaluation": trial_steps}
     listed = []
-    for name, changes in arms.items():
-        net = dict(changes) if "name" in changes else {**model, **changes}
-        common = {"arm": name, "model": net, **groups}
+    for arm, changes in arms.items():
+        common = {"arm": arm, "model": _net_of(model, changes), **groups}
         for rate in LEARNING_RATES:
             listed.append(
                 {**common, "phase": TUNING, "tried_rate": rate, "train": short}
@@ -69,9 +68,59 @@ def trials(
     return listed
 
 
+def final_trials(
+    *,
+    arms: dict[str, dict],
+    tuned_rates: dict[str, float],
+    model: dict,
+    train: dict,
+    **groups,
+) -> list[dict]:
+    """The final training of each arm alone, at a rate that was tuned before.
+
+    Args:
+      arms: as in `trials`.
+      tuned_rates: arm -> its learning rate.
+      model: as in `trials`.
+      train: as in `trials`.
+      groups: as in `trials`.
+
+    Raises:
+      ValueError: unless the two have the same arms.
+    """
+    if set(arms) != set(tuned_rates):
+        raise ValueError(
+            f"tuned_rates must have one rate for each of the arms {', '.join(arms)},"
+            f" got {', '.join(tuned_rates)}"
+        )
+    return [
+        {
+            "arm": arm,
+            "model": _net_of(model, changes),
+            "phase": FINAL,
+            "tried_rate": tuned_rates[arm],
+            "train": train,
+            **groups,
+        }
+        for arm, changes in arms.items()
+    ]
+
+
+def _net_of(model: dict, changes: dict) -> dict:
+    """An arm's net: `changes` alone if they name one, else `model` with `changes`."""
+    return dict(changes) if "name" in changes else {**model, **changes}
+
+
 @dataclasses.dataclass
 class Part:
-    """A tuning trial or a final training; the subject of one trial."""
+    """A tuning trial or a final training; the subject of one trial.
+
+    Attributes:
+      arm: of the comparison.
+      phase: `TUNING` or `FINAL`.
+      tried_rate: the learning rate; None for that which the tuning trials choose.
+      groups: "data", "model", "optim" and "train".
+    """
 
     arm: str
     phase: str
@@ -132,7 +181,7 @@ def without_held_out(images: "ImageData", count: int) -> "ImageData":
 
 
 def measure(part: Part, key, log) -> dict:
-    """Trains; a final training takes the rate that its arm's trials chose."""
+    """Trains; a final training without a rate has that which its trials chose."""
     if part.tried_rate is None:
         rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
     else:
