@@ -171,15 +171,6 @@ _VARIANTS = {
     "cifar100/table_2": _on_cifar("cifar100", {}, _LONG, 800, _TABLE_2),
 }
 OTHER_VARIANTS = {
-    "digits/two_depths": _on_digits(
-        _NARROW,
-        _at_depths(
-            {name: _IDENTITY[name] for name in ("identity", "plain_unit_variance")},
-            7,
-            31,
-        ),
-        TUNED_RATES,
-    ),
     "digits/identity": "needed at 7, 15, 31 and 63 convolutions? 16 arms",
     "digits/initialisation": "the paper's, 2 to 16 times it, and He's; 6 arms",
     "cifar10/identity": "needed at 7 and 31 convolutions? 6 arms",

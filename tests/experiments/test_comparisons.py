@@ -2,6 +2,8 @@
 verdicts.
 """
 
+import statistics
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from experiments.images.data import load_data
 from experiments.images.settings import ALL_CONV_RESIDUAL, DATA, DIGITS
 from experiments.run import RESULT
 from identity_matters import flops, nets
-from tests.measured import settings
+from tests.measured import reference_runs, settings
 
 
 @pytest.mark.parametrize("variant", comparisons.OTHER_VARIANTS)
@@ -36,6 +38,33 @@ def test_no_arm_is_tuned_in_its_own_way(variant):
                 assert "learning_rate" not in groups["optim"]
                 assert shared.setdefault(phase, groups) == groups
     assert len({str(trial["model"]) for trial in found}) == len(own["arms"])
+
+
+def test_two_depths_have_the_rates_that_the_seeds_tuned_and_nothing_else_of_their_own():
+    runs = reference_runs("comparisons/digits/identity")
+    assert len(runs) == 3
+    for arm, rate in comparisons.TUNED_RATES.items():
+        tuned = [run.summary["metrics"][f"learning_rate/{arm}"] for run in runs]
+        assert rate == statistics.median(tuned)
+    at_two_depths = comparisons.trials(**settings(comparisons, "digits/two_depths"))
+    assert {trial["arm"] for trial in at_two_depths} == set(comparisons.TUNED_RATES)
+    with_tuning = comparisons.trials(**settings(comparisons, "digits/identity"))
+    final_trainings = {
+        trial["arm"]: trial for trial in with_tuning if trial["phase"] == protocol.FINAL
+    }
+    for trial in at_two_depths:
+        arm = trial["arm"]
+        assert trial["tried_rate"] == comparisons.TUNED_RATES[arm]
+        assert {**trial, "tried_rate": None} == final_trainings[arm]
+
+
+def test_each_arm_needs_its_tuned_rate():
+    changed = settings(comparisons, "digits/two_depths")
+    del changed["tuned_rates"]["identity/7"]
+    with pytest.raises(
+        ValueError, match="one rate for each of the arms identity/31, identity/7, "
+    ):
+        comparisons.trials(**changed)
 
 
 def test_table_2_has_nets_of_half_a_million_parameters():
@@ -89,6 +118,28 @@ def final(test_error=10.0, train_error=1.0, diverged=False, arm="a", rate=0.03):
         return {**result, "diverged_step": 3}
     errors = {"test_error_percent": test_error, "train_error_percent": train_error}
     return {**result, **errors, "train_loss": 1.0, "test_examples": 10_000}
+
+
+@pytest.mark.parametrize(
+    ("with_identity", "plain", "verdict"),
+    [
+        (3.0, 90.0, "reproduced"),
+        (3.0, 2.0, "not reproduced"),
+        (90.0, 90.0, "not reproduced"),
+    ],
+)
+def test_verdicts_at_two_depths(with_identity, plain, verdict):
+    records = [
+        final(train_error=error, arm=f"{arm}/{depth}")
+        for arm, deep_error in (
+            ("identity", with_identity),
+            ("plain_unit_variance", plain),
+        )
+        for depth, error in ((7, 1.0), (31, deep_error))
+    ]
+    config = comparisons.get_config("digits/two_depths").to_dict()
+    concluded = comparisons.verdict(config, records)
+    assert (concluded.claim, concluded.verdict) == ("identity-needed", verdict)
 
 
 def test_what_differs_and_what_has_failed():
