@@ -34,7 +34,7 @@ _IDENTITY: dict[str, dict] = {
 TUNED_RATES = {
     "identity/7": 0.1,
     "plain_unit_variance/7": 0.01,
-    "identity/31": 0.1,
+    "identity/31": 0.03,
     "plain_unit_variance/31": 0.003,
 }
 _INITIALISATION: dict[str, dict] = {

@@ -61,10 +61,6 @@ TINY_RUNS = {
         "model.blocks_per_stage=(1,1) model.stage_strides=(1,2) model.stem_width=4 "
         "model.widths=(4,8) train.steps=2 train.steps_per_log=1"
     ),
-    "experiments.images.ablations:digits/initialisation": (
-        "model.blocks_per_stage=(1,1,1) model.stem_width=2 model.widths=(2,2,2)"
-        " train.steps=2 train.steps_per_log=1"
-    ),
     "experiments.images.comparisons:digits/initialisation": (
         "model.blocks_per_stage=(1,1,1) model.stem_width=2 model.widths=(2,2,2)"
         " train.steps=2 train.steps_per_log=1 trial_steps=2"

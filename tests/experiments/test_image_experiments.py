@@ -215,7 +215,7 @@ MINIATURE = {
 
 @pytest.mark.parametrize(
     "module",
-    [cifar, ablations, comparisons, imagenet],
+    [cifar, comparisons, imagenet],
     ids=lambda module: module.__name__,
 )
 def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
@@ -225,14 +225,13 @@ def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
         for name in ("tensorflow_datasets", "array_record", "grain", "cv2"):
             pytest.importorskip(name)
         changes |= {**MINIATURE, "data.data_dir": str(tmp_path)}
-    variants = list(module.VARIANTS)
-    variant = "digits/identity" if module is comparisons else variants[-1]
+    variant = list(module.VARIANTS)[-1]
     trial = module.EXPERIMENT.trials(**settings(module, variant))[-1]
     for name, value in changes.items():
         group, setting = name.split(".")
         trial[group][setting] = value
     training = module.EXPERIMENT.build(**trial)
-    if module is comparisons:  # a final training, at a rate that tuning has found
+    if module is comparisons:
         training = training.training(changes["optim.learning_rate"])
     log = TrainingLog(Run(tmp_path), Stop())
     with log.trial(0, 1):
@@ -325,22 +324,20 @@ def delete(*arguments):
     real(*arguments) if {after} else None
     os.kill(os.getpid(), 9)
 TrainingLog.delete_checkpoints = delete
-runpy.run_module("experiments.images.ablations", run_name="__main__", alter_sys=True)
+runpy.run_module("experiments.images.comparisons", run_name="__main__", alter_sys=True)
 """
 
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_finished_net_is_not_lost_with_its_checkpoints(after, tmp_path):
-    """Killed just before or after the first deletion, an ablation keeps the net that it
-    trained.
-    """
-    command = ["--config=:digits/initialisation", *TINY, f"--results_dir={tmp_path}"]
+    """Killed just before or after the first deletion, a comparison keeps its net."""
+    command = ["--config=:digits/two_depths", *TINY, f"--results_dir={tmp_path}"]
     command += ["--config.train.steps=2", "--config.train.steps_per_log=1"]
     forked.run_code(KILL.format(after=after), tmp_path, *command, ends=-9)
-    (run,) = (tmp_path / "ablations" / "digits").glob("initialisation@*/seed=0")
+    (run,) = (tmp_path / "comparisons" / "digits").glob("two_depths@*/seed=0")
     before = (run / "metrics.jsonl").read_text()
     assert json.loads(before.splitlines()[-1])["kind"] == RESULT
-    forked.run("experiments.images.ablations", *command, ends=0)
+    forked.run("experiments.images.comparisons", *command, ends=0)
     lines = (run / "metrics.jsonl").read_text()
     assert lines.startswith(before)
     results = [

@@ -300,7 +300,6 @@ def changed(value, path, new):
 
 
 FAILS, REFUTED, OPEN = "not reproduced", "counterexample", "undecided"
-DEEP, DEEP_PLAIN = {"net": "identity/5-5-5"}, {"net": "no_identity/5-5-5"}
 PLANE, NEGATIVE = (
     {"target": target, "start": "zero"} for target in ("plane", "negative")
 )
@@ -317,12 +316,11 @@ BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
 @pytest.mark.parametrize(
     ("name", "chosen", "changes", "verdict"),
     [
-        ("ablations/digits/identity", DEEP, {"train_error_percent": 20.0}, FAILS),
         (
-            "ablations/digits/identity",
-            DEEP_PLAIN,
-            {"train_error_percent": 60.0},
-            "reproduced",
+            "comparisons/digits/two_depths",
+            {"arm": "plain_unit_variance/31"},
+            {"train_error_percent": 4.9},
+            FAILS,
         ),
         ("convergence/inside", {"depth": 8}, {"left_the_ball": 1}, REFUTED),
         ("convergence/inside", {"depth": 8}, {"fell_too_slowly": 1}, REFUTED),

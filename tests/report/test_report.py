@@ -416,11 +416,11 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
     """Changed at random; what cannot be used is listed, and the other seed is still
     drawn.
     """
-    variants = ("landscape/hessian_at_origin", "ablations/digits/identity")
+    variants = ("landscape/hessian_at_origin", "comparisons/digits/identity")
     drawn = [
         one
         for one in figures.FIGURES
-        if one.name in ("landscape_origin", "ablations_identity")
+        if one.name in ("landscape_origin", "comparisons_identity")
     ]
     monkeypatch.setattr(figures, "FIGURES", drawn)
     monkeypatch.setitem(figures._SETTINGS, "figure.constrained_layout.use", False)
