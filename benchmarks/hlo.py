@@ -33,6 +33,8 @@ _INSTRUCTION = re.compile(
 _NAME = re.compile(r"%([\w.\-]+)")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# What an asynchronous operation holds until it is done, beside operands and results.
+_CONTEXT = re.compile(r", u32\[\](\{[^}]*\})?")
 # These only name what exists already, or are counted where they are executed.
 _FREE = (
     "parameter",
@@ -48,6 +50,8 @@ _FREE = (
 )
 # These read only a part of their first operand, as large as their result.
 _READ_A_PART = ("dynamic-slice", "gather", "slice")
+# A GPU runs the second kind beside other work.
+_FUSIONS = ("fusion", "fusion-start")
 # These copy in the background; their result lists both ends of the copy.
 _ASYNCHRONOUS_COPIES = ("copy-start", "slice-start", "dynamic-slice-start")
 
@@ -251,6 +255,8 @@ def _bytes_of(dtype: str) -> float:
 def _cost_of_operation(
     instruction: Instruction, shapes: dict[str, str], program: _Program
 ) -> Cost:
+    operands = [_arrays(shapes.get(name, "")) for name in instruction.operands]
+    results = _results(instruction, operands)
     estimated_cycles = 0
     if estimate := _ESTIMATED_CYCLES.search(instruction.rest):
         estimated_cycles = int(estimate[1])
@@ -259,11 +265,11 @@ def _cost_of_operation(
     collective_bytes = 0.0
     if kind in COLLECTIVES:
         collectives[kind] = 1
-        collective_bytes = _bytes_of_results(instruction, kind)
+        collective_bytes = sum(array.size_bytes for array in results)
     return Cost(
         memory_bytes=sum(
             array.size_bytes
-            for array in _accessed(instruction, shapes, program)
+            for array in _accessed(instruction, operands, results, program)
             if array.in_memory
         ),
         estimated_cycles=estimated_cycles,
@@ -272,24 +278,30 @@ def _cost_of_operation(
     )
 
 
-def _bytes_of_results(collective: Instruction, kind: str) -> float:
-    results = _arrays(collective.shape)
-    if collective.opcode != kind:
-        # An asynchronous collective lists its operands before its results.
-        results = results[len(results) // 2 :]
-    return sum(array.size_bytes for array in results)
+def _results(instruction: Instruction, operands: list[list[_Array]]) -> list[_Array]:
+    """The results of an operation, also of one that only starts.
+
+    Most asynchronous operations list their operands before their results; all-reduce
+    does not.
+    """
+    if not instruction.opcode.endswith("-start"):
+        return _arrays(instruction.shape)
+    listed = _arrays(_CONTEXT.sub("", instruction.shape))
+    after_operands = listed[sum(map(len, operands)) :]
+    return after_operands or listed
 
 
 def _accessed(
-    instruction: Instruction, shapes: dict[str, str], program: _Program
+    instruction: Instruction,
+    operands: list[list[_Array]],
+    results: list[_Array],
+    program: _Program,
 ) -> list[_Array]:
     """What an operation reads and writes: whole arrays, or as much of them."""
-    results = _arrays(instruction.shape)
-    operands = [_arrays(shapes.get(name, "")) for name in instruction.operands]
     if instruction.opcode in _ASYNCHRONOUS_COPIES:
         # (source, destination, context) in some order; as many bytes are read as
         # written.
-        one_end, other_end = results[:2]
+        one_end, other_end = _arrays(instruction.shape)[:2]
         size_bytes = min(one_end.size_bytes, other_end.size_bytes)
         return [_Array(size_bytes, end.in_memory) for end in (one_end, other_end)]
     if instruction.opcode in _READ_A_PART:
@@ -298,7 +310,7 @@ def _accessed(
     if instruction.opcode == "dynamic-update-slice":
         update = operands[1]
         return update + update  # read, and written in place
-    if instruction.opcode == "fusion":
+    if instruction.opcode in _FUSIONS:
         fusion = instruction.called("calls")
         operands = _parts_of_operands(fusion, operands, program)
         results = _parts_of_results(fusion, results, program)
@@ -359,7 +371,7 @@ def _bytes_read_by(user: Instruction, place: int, program: _Program) -> float | 
         return sum(array.size_bytes for array in _arrays(user.shape))
     if user.opcode == "dynamic-update-slice" and place == 0:
         return 0.0
-    if user.opcode == "fusion":
+    if user.opcode in _FUSIONS:
         return _bytes_read(user.called("calls"), program).get(place)
     return None
 
@@ -383,7 +395,7 @@ def _bytes_written_by(
     if writer.opcode == "dynamic-update-slice":
         update = by_name[writer.operands[1]]
         return sum(array.size_bytes for array in _arrays(update.shape))
-    if writer.opcode == "fusion":
+    if writer.opcode in _FUSIONS:
         of_results = _bytes_written(writer.called("calls"), program)
         return of_results[0] if len(of_results) == 1 else None
     return None

@@ -146,6 +146,66 @@ def test_a_fusion_within_a_fusion_reads_and_writes_only_its_rows():
     assert hlo.cost(whole).memory_bytes == 5 * (4 + 1200 + 12)
 
 
+# A GPU reads a row and writes it by fusions that run beside other work. Their results
+# list operands, results and a context.
+ASYNCHRONOUS = """
+HloModule asynchronous
+
+%read (a: f32[100,3], b: s32[]) -> f32[1,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %c = f32[1,3]{1,0} dynamic-slice(%a, %b, %b), dynamic_slice_sizes={1,3}
+}
+
+%write (a: f32[100,3], u: f32[1,3], b: s32[]) -> f32[100,3] {
+  %a = f32[100,3]{1,0} parameter(0)
+  %u = f32[1,3]{1,0} parameter(1)
+  %b = s32[] parameter(2)
+  ROOT %c = f32[100,3]{1,0} dynamic-update-slice(%a, %u, %b, %b)
+}
+
+ENTRY %main (x: f32[100,3], n: s32[]) -> f32[100,3] {
+  %x = f32[100,3]{1,0} parameter(0)
+  %n = s32[] parameter(1)
+  %r = ((f32[100,3]{1,0}, s32[]), f32[1,3]{1,0}, u32[]) fusion-start(%x, %n), kind=kLoop, calls=%read
+  %row = f32[1,3]{1,0} fusion-done(%r)
+  %w = ((f32[100,3]{1,0}, f32[1,3]{1,0}, s32[]), f32[100,3]{1,0}, u32[]) fusion-start(%x, %row, %n), kind=kLoop, calls=%write
+  ROOT %out = f32[100,3]{1,0} fusion-done(%w)
+}
+"""  # noqa: E501
+
+
+def test_a_fusion_that_only_starts_reads_and_writes_only_its_rows():
+    index, row = 4, 12
+    assert hlo.cost(ASYNCHRONOUS).memory_bytes == (index + 2 * row) + (index + 2 * row)
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        ("(f32[2,3]{1,0}, f32[5]{0}) all-reduce(%x, %y)", 11),
+        # Started, it lists its results alone, as it does when it waits ...
+        ("(f32[2,3]{1,0}, f32[5]{0}) all-reduce-start(%x, %y)", 11),
+        # ... and others list their operands before them.
+        ("((f32[2,3]{1,0}), f32[4,3]{1,0}, u32[]) all-gather-start(%x)", 12),
+    ],
+)
+def test_bytes_of_collectives_that_wait_or_only_start(shape, count):
+    text = f"""
+HloModule one
+
+ENTRY %main (x: f32[2,3], y: f32[5]) -> f32[2,3] {{
+  %x = f32[2,3]{{1,0}} parameter(0)
+  %y = f32[5]{{0}} parameter(1)
+  %c = {shape}, channel_id=1, to_apply=%add
+  ROOT %out = f32[2,3]{{1,0}} copy(%x)
+}}
+"""
+    cost_of_program = hlo.cost(text)
+    assert cost_of_program.collective_bytes == 4 * count
+    assert cost_of_program.collectives.total() == 1
+
+
 def test_bytes_agree_with_xla_where_it_counts_everything():
     """On a CPU there is only one memory, and this program has no loop."""
 

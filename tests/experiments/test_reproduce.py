@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -282,3 +283,61 @@ def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_co
     assert len(started) == 8
     assert (most_trainings, most_others) == (1, 3)
     assert "run 8 of 8" in capsys.readouterr().out
+
+
+# An accelerator that comes before the CPU and refuses float64, as TPUs do.
+NO_FLOAT64 = """
+from jax._src import compiler, xla_bridge
+
+def initialize():
+    real = compiler.backend_compile_and_load
+    clients = []
+
+    def make_client():
+        clients.append(xla_bridge.make_cpu_client())
+        return clients[-1]
+
+    def compile_program(backend, module, *others, **options):
+        if any(backend is client for client in clients) and "f64" in str(module):
+            raise RuntimeError("UNIMPLEMENTED: only float32")
+        return real(backend, module, *others, **options)
+
+    compiler.backend_compile_and_load = compile_program
+    xla_bridge.register_backend_factory("no_float64", make_client, priority=1000)
+"""
+
+
+@pytest.mark.slow
+def test_the_theory_holds_beside_an_accelerator_that_refuses_float64(tmp_path):
+    plugin = tmp_path / "jax_plugins" / "no_float64" / "__init__.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text(NO_FLOAT64)
+
+    def run_python(*arguments):
+        return forked.shell(
+            sys.executable,
+            *arguments,
+            cwd=forked.ROOT,
+            PYTHONPATH=f"{tmp_path}{os.pathsep}{forked.ROOT}",
+        )
+
+    refused = run_python(
+        "-c",
+        "import jax; jax.config.update('jax_enable_x64', True);"
+        " print(jax.numpy.linalg.svd(jax.numpy.eye(3)))",
+    )
+    assert refused.returncode and "UNIMPLEMENTED: only float32" in refused.stderr
+    finished = run_python(
+        "-m",
+        "experiments.reproduce",
+        "--only=landscape",
+        f"--results_dir={tmp_path / 'local'}",
+    )
+    assert finished.returncode == 0, finished.stderr
+    found, problems = runs.read_collection(tmp_path / "local")
+    assert problems == []
+    assert {run.variant: run.summary["verdict"] for run in found} == {
+        "critical_points": "holds",
+        "hessian_at_origin": "holds",
+        "negative_determinant": "holds",
+    }
