@@ -44,7 +44,7 @@ def test_the_search_finds_both_minima_of_the_two_points():
 def test_only_a_search_that_descends_leaves_the_saddle():
     """From u = v = 1/50 the origin is the nearest critical point, and no minimum.
 
-    On the piece u > 0 the risk is ((1/5 - u v)^2 + 1/4) / 2, whose Hessian at the origin
+    On the piece u > 0 the risk is ((1/5 - u v)^2 + 1/4) / 2. Its Hessian at the origin
     is off-diagonal with the entries -1/5.
     """
     near_origin = np.full((2, 1, 1, 1), 0.02)
