@@ -1,4 +1,4 @@
-"""Does training from zero stay in the ball, and how long does leaving a saddle take?
+"""Does training stay near the identity, and how long does leaving a saddle take?
 
 (V1) to (V6) of docs/theory/convergence.md answer both questions.
 

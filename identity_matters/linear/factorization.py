@@ -80,7 +80,7 @@ def factorize(
     array([0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238, 0.2238])
     >>> factorize(np.diag([1.0, -1.0]), depth=8)
     Traceback (most recent call last):
-    ValueError: det R must be positive, got -exp(0); negate a row of R
+    ValueError: det R must be positive, got -1; negate a row of R
 
     Methods:
       svd: the paper's appendix A.1: layers for V^T, K and U; at least 3, or 2 for

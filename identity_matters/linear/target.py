@@ -20,6 +20,9 @@ _ROUNDING_LAYERS = 1e-9
 # Where ||R - I|| is at most this, R - I is computed with, which has all digits there.
 _NEAR_IDENTITY = 0.5
 
+# Of determinants in messages; the exponential of a larger one may overflow.
+_LARGEST_SHOWN_LOG = 700.0
+
 check_depth = functools.partial(check_whole, "depth")
 
 
@@ -89,10 +92,11 @@ def check_target(R: ArrayLike) -> Target:
         raise ValueError(f"R must be invertible, and within 1e-150 to 1e150, {got}")
     sign, log_determinant = np.linalg.slogdet(R)
     if sign < 0:
-        raise ValueError(
-            f"det R must be positive, got -exp({log_determinant:.6g}); negate a row"
-            " of R"
-        )
+        # The determinant itself may be outside the range of float64.
+        shown = f"-exp({log_determinant:.6g})"
+        if abs(log_determinant) < _LARGEST_SHOWN_LOG:
+            shown = f"{-np.exp(log_determinant):.6g}"
+        raise ValueError(f"det R must be positive, got {shown}; negate a row of R")
     gamma = float(max(abs(np.log(K[0])), abs(np.log(K[-1]))))
     return Target(R=R, U=U, K=K, Vt=Vt, gamma=gamma)
 

@@ -185,7 +185,8 @@ def load(
     try:
         saved = read_saved(_find(directory))
     except MissingCheckpointError as error:
-        names = ", ".join(shipped_nets()) or "none"
+        if not (names := ", ".join(shipped_nets())):
+            raise
         raise MissingCheckpointError(
             f"{error}; the nets that come by name are: {names}"
         ) from None

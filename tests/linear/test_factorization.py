@@ -249,8 +249,9 @@ def test_svd_misses_the_iclr2017_bound_by_a_lot_with_few_layers(
             np.diag([-2.0, 1.0]),
             4,
             "best",
-            r"det R must be positive, got -exp\(0.693147\)",
+            r"det R must be positive, got -2; negate a row of R",
         ),
+        (np.diag([-1e140, 1e140, 1e140]), 4, "best", r"got -exp\(967\.\d+\)"),
         (
             np.diag([math.e, 1.0]),
             2,
