@@ -5,6 +5,8 @@ Command: make cost, or python -m benchmarks.cost RUN_DIRECTORY [--page=docs/cost
 
 import math
 import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 from absl import flags
 
@@ -15,40 +17,156 @@ from identity_matters import runs
 from identity_matters.images import datasets, imagenet
 
 _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
-# that a step reaches, for the most hours; our guess, not measured
-LEAST_SHARE_OF_BOUND = 0.25
-_HEAD = """# What the trainings cost
+
+# Where the compiler makes no estimate: the share of its bound that a step likely
+# reaches. Our guess, not measured.
+LIKELY_SHARE_OF_BOUND = 0.4
+# How long a collective takes beside its bytes. Our guess, not measured.
+COLLECTIVE_SECONDS = 10e-6
+
+
+class _Links(NamedTuple):
+    """The links between the chips of a slice.
+
+    Attributes:
+      least_per_chip: of the chip that has the fewest neighbours.
+      bytes_per_second: of one link, in one direction (jax-ml.github.io/scaling-book).
+    """
+
+    least_per_chip: int
+    bytes_per_second: float
+
+
+_LINKS = {
+    "v5e-8": _Links(least_per_chip=2, bytes_per_second=4.5e10),
+    "v4-32": _Links(least_per_chip=3, bytes_per_second=4.5e10),
+    "v6e-8": _Links(least_per_chip=2, bytes_per_second=9e10),
+}
+# All of Table 2's rows on CIFAR; those on CIFAR-100 differ in the last layer alone.
+_TABLE_2 = (compile_check.PAPERS_NET, *compile_check.RIVALS)
+_DATA_SETS_OF_TABLE_2 = 2
+
+_HEAD = f"""# What the trainings cost
 
 **Compiled, not measured.** `make compile-check` compiled these programs for TPUs that
-were not there (`CHECK=one_chip` for a single chip), and `make compile-check-gpu` for
-GPUs; `make cost` wrote this page from their records.
+were not there (`CHECK=one_chip` and `CHECK=one_chip_rivals` for a single chip), and
+`make compile-check-gpu` for GPUs; `make cost` wrote this page from their records.
 
-The *least hours* are a roofline bound: each step takes the larger of its arithmetic at
-peak FLOP/s and its memory traffic at full bandwidth. The *most hours* assume that a
-step reaches {share} of it; this is a guess. Evaluations are counted; compiling, reading
-ImageNet from disk and traffic between chips are not. FLOPs include multiplications by
-padding zeros. The products of the linear nets (noise_floor_large) are exact to float32,
-which takes TPUs six passes and GPUs other units than those that the peak is of: their
-least hours are far too low. Memory traffic is that of HBM, the chip's main memory: what
-TPUs keep inside the chip is not counted, nor is the workspace of cuDNN on a GPU. Where
-a step is shorter than a millisecond, what is not counted may take longer than the step:
-there even the upper figure is likely too low.
+* The *bound* of a step is the larger of its arithmetic at peak FLOP/s and its traffic
+  with HBM, the chip's main memory, at full bandwidth. FLOPs include multiplications by
+  padding zeros.
+* The *estimate* is that of libtpu's own cost model. It knows how much of a matrix unit
+  a convolution fills; it leaves out stalls and all collectives. XLA makes none for
+  GPUs, and the records of some TPU programs are older than this column.
+* *Between chips* is the least time that the gradients take over the links of a chip:
+  twice their bytes, at the full rate of all links.
+* The *least hours* take the bound, or the time between chips if that is larger. The
+  *likely hours* take the estimate, or, where there is none, a step that reaches
+  {LIKELY_SHARE_OF_BOUND:.0%} of its bound; they add the time between chips and
+  {1e6 * COLLECTIVE_SECONDS:.0f} microseconds for each collective. These two figures are
+  guesses.
 
-| Training | on | chips | ms a step, at least | limited by | \
-GB moved a step and chip | GB of a chip's memory | hours, least to most |
-| --- | --- | --- | --- | --- | --- | --- | --- |
+Evaluations are counted. Not counted: compiling (minutes), reading ImageNet from disk,
+saving checkpoints (60 in Table 2's training), copying test images to the chip, stalls,
+and the workspace of cuDNN on a GPU. The products of the linear nets (noise_floor_large)
+are exact to float32, which takes TPUs six passes and GPUs other units than those that
+the peak is of: their least hours are far too low.
+
+**For a batch of 128 one chip is the right machine.** On eight, each has 16 images,
+which fill its units badly, and sending gradients takes as long as computing them;
+ResNet and DenseNet, whose batch norm averages over all chips, need 200 collectives a
+step. Use more chips for more seeds, each on its own.
+
+| Training | on | chips | ms a step: bound | estimate | between chips | limited by | \
+GB moved a step and chip | GB of a chip's memory | hours: least | likely |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
-def training_hours(settings: dict, step: dict, evaluation: dict) -> float:
-    """The least hours of a training with these two programs, each at its bound."""
+# Seconds of a step or of a batch of evaluation, from its record
+
+
+def bound_seconds(record: dict) -> float:
+    """The larger of arithmetic and memory traffic."""
+    return max(record["arithmetic_seconds"], record["memory_seconds"])
+
+
+def link_seconds(record: dict) -> float:
+    """The least time between chips.
+
+    Of n chips, each must send and receive ``2 (n - 1) / n`` times the bytes that are
+    summed.
+    """
+    chips = record["devices"]
+    if chips == 1:
+        return 0.0
+    links = _LINKS[record["slice"]]
+    sent_bytes = 2 * (chips - 1) / chips * record["collective_bytes"]
+    return sent_bytes / (links.least_per_chip * links.bytes_per_second)
+
+
+def least_seconds(record: dict) -> float:
+    """What no run can beat: traffic between chips may overlap with the rest."""
+    return max(bound_seconds(record), link_seconds(record))
+
+
+def likely_seconds(record: dict) -> float:
+    """The compiler's estimate, or our guess, and the collectives after it."""
+    bound = bound_seconds(record)
+    estimate = record.get("estimated_seconds")
+    computing = max(estimate, bound) if estimate else bound / LIKELY_SHARE_OF_BOUND
+    collectives = sum(record["collectives"].values())
+    return computing + link_seconds(record) + collectives * COLLECTIVE_SECONDS
+
+
+# Hours of a training
+
+
+class Training(NamedTuple):
+    """A training whose two programs fit a slice.
+
+    Attributes:
+      program: EXPERIMENT:VARIANT.
+      step: the record of its "train".
+      evaluation: the record of its "evaluate".
+    """
+
+    program: str
+    step: dict
+    evaluation: dict
+
+    def hours(self, seconds_of: Callable[[dict], float]) -> float:
+        """Its steps and evaluations, if `seconds_of` says how long a record takes."""
+        return training_hours(
+            self.settings(), self.step, self.evaluation, seconds_of=seconds_of
+        )
+
+    def settings(self) -> dict:
+        experiment, _, variant = self.program.partition(":")
+        return experiments.find(experiment).settings_of(variant)
+
+
+def training_hours(
+    settings: dict,
+    step: dict,
+    evaluation: dict,
+    *,
+    seconds_of: Callable[[dict], float],
+) -> float:
+    """The hours of a training with these two programs.
+
+    Args:
+      settings: of the training.
+      step, evaluation: the records of its programs.
+      seconds_of: gives the seconds of a record.
+    """
     train = settings["train"]
     batches = math.ceil(_test_examples(settings) / evaluation["examples"])
     # one at step 0
     evaluations = 1 + math.ceil(train["steps"] / train["steps_per_evaluation"])
-    return (
-        train["steps"] * _bound(step) + evaluations * batches * _bound(evaluation)
-    ) / 3600
+    seconds = train["steps"] * seconds_of(step)
+    seconds += evaluations * batches * seconds_of(evaluation)
+    return seconds / 3600
 
 
 def _test_examples(settings: dict) -> int:
@@ -59,57 +177,115 @@ def _test_examples(settings: dict) -> int:
     return datasets.find_source(settings["data"]["dataset"]).splits["test"]
 
 
-def _bound(record: dict) -> float:
-    return max(record["arithmetic_seconds"], record["memory_seconds"])
+# The page
 
 
 def page(records: list[dict]) -> str:
     """The text of docs/cost.md; programs that the records lack have no row."""
-    programs = {
-        (record["slice"], record["program"], record["part"]): record
+    trainings = _trainings(records)
+    rows = [_row(training) for training in trainings]
+    rows += [_row_of_table_2(slice_, trainings) for slice_ in _slices(trainings)]
+    others = [
+        f"* {_name(record)}: {_needed_bytes(record) / 1e9:.2g} GB on each chip."
         for record in records
+        if record["fits"] and record["part"] not in ("train", "evaluate")
+    ]
+    problems = [
+        f"* {_name(record)}: {record['problem']}."
+        for record in records
+        if not record["fits"]
+    ]
+    lines = [row for row in rows if row]
+    lines += _section("Not trainings, compiled as well:", others)
+    lines += _section("What does not compile or does not fit:", problems)
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def _trainings(records: list[dict]) -> list[Training]:
+    """Those whose two programs both fit, in the order of the records."""
+    evaluations = {
+        (record["slice"], record["program"]): record
+        for record in records
+        if record["part"] == "evaluate" and record["fits"]
     }
-    rows = []
-    others = []
-    failed = []
-    for (slice_, program, part), step in programs.items():
-        evaluation = programs.get((slice_, program, "evaluate"))
-        if not step["fits"]:
-            failed.append(f"* {program}, {part}, on {slice_}: {step['problem']}.")
-        elif part == "train" and evaluation and evaluation["fits"]:
-            rows.append(_row(slice_, program, step, evaluation))
-        elif part == "points":
-            others.append(
-                f"* {program} on {slice_}: {_needed(step) / 1e9:.2g} GB on each chip."
-            )
-    head = _HEAD.format(share=f"{LEAST_SHARE_OF_BOUND:.0%}")
-    problems = (
-        ["", "What does not compile or does not fit:", "", *failed] if failed else []
+    return [
+        Training(
+            program=record["program"],
+            step=record,
+            evaluation=evaluations[record["slice"], record["program"]],
+        )
+        for record in records
+        if record["part"] == "train"
+        and record["fits"]
+        and (record["slice"], record["program"]) in evaluations
+    ]
+
+
+def _slices(trainings: list[Training]) -> list[str]:
+    return list(dict.fromkeys(training.step["slice"] for training in trainings))
+
+
+def _row(training: Training) -> str:
+    step = training.step
+    _, _, variant = training.program.partition(":")
+    estimate = step.get("estimated_seconds")
+    is_limited_by_compute = step["arithmetic_seconds"] >= step["memory_seconds"]
+    memory_gb = _needed_bytes(step) / 1e9
+    return _table_row(
+        variant,
+        step["slice"],
+        str(step["devices"]),
+        _milliseconds(bound_seconds(step)),
+        _milliseconds(estimate) if estimate else "",
+        _milliseconds(link_seconds(step)) if step["devices"] > 1 else "",
+        "compute" if is_limited_by_compute else "memory",
+        f"{step['moved_bytes'] / 1e9:.2f}",
+        f"{memory_gb:.1f} of {step['device_memory_bytes'] / 1e9:.0f}",
+        f"{training.hours(least_seconds):.2g}",
+        f"{training.hours(likely_seconds):.2g}",
     )
-    fitting = ["", "Not trainings, compiled as well:", "", *others] if others else []
-    return head + "\n".join([*rows, *fitting, *problems]) + "\n"
 
 
-def _needed(record: dict) -> float:
+def _row_of_table_2(slice_: str, trainings: list[Training]) -> str:
+    """All CIFAR rows of Table 2 one after the other; empty unless all fit one chip."""
+    here = [
+        training
+        for training in trainings
+        if training.step["slice"] == slice_ and training.program in _TABLE_2
+    ]
+    if len(here) < len(_TABLE_2) or here[0].step["devices"] > 1:
+        return ""
+    least, likely = (
+        _DATA_SETS_OF_TABLE_2 * sum(training.hours(seconds_of) for training in here)
+        for seconds_of in (least_seconds, likely_seconds)
+    )
+    name = "all CIFAR rows of Table 2, in turn"
+    empty = [""] * 6
+    return _table_row(name, slice_, "1", *empty, f"{least:.2g}", f"{likely:.2g}")
+
+
+def _table_row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f}"
+
+
+def _name(record: dict) -> str:
+    return f"{record['program']}, {record['part']}, on {record['slice']}"
+
+
+def _needed_bytes(record: dict) -> float:
     """Bytes of a chip's memory that a program takes."""
     return sum(
         record[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code")
     )
 
 
-def _row(slice_: str, program: str, step: dict, evaluation: dict) -> str:
-    experiment, _, variant = program.partition(":")
-    settings = experiments.find(experiment).settings_of(variant)
-    hours = training_hours(settings, step, evaluation)
-    limit = (
-        "compute" if step["arithmetic_seconds"] >= step["memory_seconds"] else "memory"
-    )
-    return (
-        f"| {variant} | {slice_} | {step['devices']} | {1e3 * _bound(step):.2f} |"
-        f" {limit} | {step['moved_bytes'] / 1e9:.2f} | {_needed(step) / 1e9:.1f} of"
-        f" {step['device_memory_bytes'] / 1e9:.0f} | {hours:.2g} to"
-        f" {hours / LEAST_SHARE_OF_BOUND:.2g} |"
-    )
+def _section(heading: str, lines: list[str]) -> list[str]:
+    """A heading and its lines; nothing if there are none."""
+    return ["", heading, "", *lines] if lines else []
 
 
 def _main(paths: list[str]) -> int:
