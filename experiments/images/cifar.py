@@ -74,7 +74,11 @@ _COSINE_STRONG_DECAY = {**_COSINE, "weight_decay": 1e-3}
 
 
 def _epochs(count: int) -> dict:
-    """The length of a training that a slow machine must be able to resume."""
+    """The length of a training that a slow machine must be able to resume.
+
+    It is not rounded to whole dispatches of an accelerator, as those of Table 2's rows
+    are: reference runs have these lengths, and these nets are for CPUs.
+    """
     (steps,) = settings.steps_at(128, count)
     return {"steps": steps, "steps_per_checkpoint": 200}
 
