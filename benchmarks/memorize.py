@@ -12,7 +12,6 @@ Hardware: 2 CPU cores. Time: about two minutes.
 """
 
 import math
-import pathlib
 import types
 
 import jax
@@ -127,12 +126,7 @@ def _peak_memory_gigabytes(seed, trial: types.SimpleNamespace) -> float:
     _, x, y = _problem(seed, trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
     construct.verify(network, x, y, trial.batch_examples)
-    # Not getrusage: its maximum survives exec, so it may be the parent's.
-    status = pathlib.Path("/proc/self/status").read_text()
-    kibibytes = next(
-        line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")
-    )
-    return int(kibibytes) * 1024 / 1e9
+    return shared.peak_memory_gigabytes()
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:

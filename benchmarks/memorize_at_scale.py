@@ -1,131 +1,192 @@
 """Theorem 3.2 at ImageNet's size: time and memory from 10^4 to 1,281,167 points.
 
-For each n a network for random points of R^64 is built, stored, and run on all n
-points, batch by batch. What is done is kept: after an interruption, the same command
-goes on with the next batch.
+For each n a network is built for n random points of the unit sphere of R^64 with random
+labels out of 1,000, and run on all of them. A trial is a slice of the points, so that
+an interrupted run goes on with the next slice; only the network is built anew.
+Expected: certified, no errors, and times that grow as n^2.
 
-Command: python -m benchmarks.memorize_at_scale DIRECTORY [N ...]
-Hardware: 2 CPU cores, 4 GB. Time: about half an hour for the largest n, growing as n^2.
+Command: python -m benchmarks.memorize_at_scale
+Hardware: 2 CPU cores, 4 GB. Time: about half an hour, nearly all of it for the largest
+n.
 """
 
-import json
-import pathlib
-import sys
+import functools
 import time
+import types
 
 import jax
 import numpy as np
 
+from benchmarks import shared
+from experiments import run
+from experiments.run.settings import configs
+from experiments.run.verdicts import largest, total, under_attack, where
 from identity_matters.memorize import construct
-from identity_matters.memorize.network import Network, forward
+from identity_matters.memorize.network import block_parameters
 
-SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 1_281_167)
-FEATURES = 64  # d
-NUM_CLASSES = 1000  # r
-WIDTH = 16  # k
-TILE_POINTS = 8192
-BATCH_EXAMPLES = 16_384
-
-
-def problem(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random unit vectors, f32[n, 64], and random labels out of 1,000."""
-    rng = np.random.default_rng(n)
-    x = rng.standard_normal((n, FEATURES), np.float32)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return x, rng.integers(0, NUM_CLASSES, n)
-
-
-def peak_memory_gigabytes() -> float:
-    """The largest resident memory of this process so far."""
-    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
-    kibibytes = next(
-        line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")
-    )
-    return int(kibibytes) * 1024 / 1e9
+VARIANTS = ()
+OTHER_VARIANTS = {
+    "imagenet": "up to as many points and classes as ImageNet; half an hour"
+}
+_SETTINGS = {
+    "examples": (10_000, 30_000, 100_000, 300_000, 1_281_167),  # n
+    "features": 64,  # d
+    "num_classes": 1000,  # r
+    "width": 16,  # k of the blocks
+    # The seed of points, labels and networks. It is no part of the run's, because all
+    # slices need the same network.
+    "points_seed": 0,
+    "slice_examples": 65_536,  # points that one trial runs through the network
+    "tile_points": 8192,  # points whose inner products are computed at once
+    "batch_examples": 16_384,  # points that pass through the network at once
+}
+get_config = configs({"imagenet": _SETTINGS})
 
 
-def _append(path: pathlib.Path, record: dict) -> None:
-    with path.open("a", encoding="ascii") as file:
-        file.write(json.dumps(record) + "\n")
-    print(record, flush=True)
-
-
-def build(n: int, directory: pathlib.Path) -> Network:
-    """The network for `problem(n)`, from the directory if it has been built before."""
-    stored = directory / f"network_{n}.npz"
-    if stored.exists():
-        with np.load(stored) as arrays:
-            return Network(**{name: arrays[name] for name in Network._fields})
-    x, y = problem(n)
-    started = time.perf_counter()
-    cpu = time.process_time()
-    memorized = construct.memorize(x, y, NUM_CLASSES, WIDTH, tile_points=TILE_POINTS)
-    jax.block_until_ready(memorized.network)
-    record = {
-        "examples": n,
-        "build_seconds": time.perf_counter() - started,
-        "build_cpu_seconds": time.process_time() - cpu,
-        "build_peak_memory_gigabytes": peak_memory_gigabytes(),
-        "certificate": memorized.certificate._asdict(),
-    }
-    temporary = stored.with_suffix(".tmp.npz")
-    numbers: dict = {
-        name: np.asarray(a) for name, a in memorized.network._asdict().items()
-    }
-    np.savez(temporary, **numbers)
-    temporary.replace(stored)
-    _append(directory / "built.jsonl", record)
-    return memorized.network
-
-
-def run(n: int, network: Network, directory: pathlib.Path) -> None:
-    """Runs the network on all n points, except batches that are done."""
-    path = directory / f"batches_{n}.jsonl"
-    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-    done = {json.loads(line)["start"] for line in lines}
-    x, y = problem(n)
-    for start in range(0, n, BATCH_EXAMPLES):
-        if start in done:
-            continue
-        started = time.perf_counter()
-        cpu = time.process_time()
-        labels = y[start : start + BATCH_EXAMPLES]
-        outputs = np.asarray(forward(network, x[start : start + BATCH_EXAMPLES]))
-        off = np.abs(outputs - np.eye(NUM_CLASSES, dtype=np.float32)[labels]).max(
-            axis=1
-        )
-        record = {
-            "start": start,
-            "examples": len(labels),
-            "errors": int((~(off < 1 / 2)).sum()),
-            "max_abs_error": float(off.max()),
-            "seconds": time.perf_counter() - started,
-            "cpu_seconds": time.process_time() - cpu,
-            "peak_memory_gigabytes": peak_memory_gigabytes(),
+def trials(*, variant: str, examples, slice_examples: int, **settings) -> list[dict]:
+    """One trial for each slice of the points of each n."""
+    return [
+        {
+            "examples": n,
+            "first_of_slice": first,
+            "slice_examples": min(slice_examples, n - first),
+            **settings,
         }
-        _append(path, record)
+        for n in sorted(examples)
+        for first in range(0, n, slice_examples)
+    ]
 
 
-def summarize(n: int, directory: pathlib.Path) -> None:
-    """Prints the sums over all batches of one n."""
-    lines = (directory / f"batches_{n}.jsonl").read_text(encoding="ascii").splitlines()
-    records = [json.loads(line) for line in lines]
-    print(
-        f"n = {n}: {sum(record['errors'] for record in records)} errors on"
-        f" {sum(record['examples'] for record in records)} points, largest error"
-        f" {max(record['max_abs_error'] for record in records):.3g},"
-        f" {sum(record['seconds'] for record in records):.0f} s to run all",
-        flush=True,
+class _Built(types.SimpleNamespace):
+    """A network in float32, its points, and what building it took.
+
+    Attributes:
+      x: f32[n, d].
+      y: i64[n].
+      memorized: a `construct.Memorized`.
+      seconds: of the build.
+      peak_memory_gigabytes: of this process, after the build.
+    """
+
+
+@functools.lru_cache(maxsize=1)
+def _build(
+    *,
+    examples: int,
+    features: int,
+    num_classes: int,
+    width: int,
+    points_seed: int,
+    tile_points: int,
+) -> _Built:
+    rng = np.random.default_rng([points_seed, examples])
+    x = rng.standard_normal((examples, features), np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = rng.integers(0, num_classes, examples)
+    started = time.perf_counter()
+    memorized = construct.memorize(
+        x,
+        y,
+        num_classes,
+        width,
+        key=jax.random.key(points_seed),
+        tile_points=tile_points,
+    )
+    jax.block_until_ready(memorized.network)
+    return _Built(
+        x=x,
+        y=y,
+        memorized=memorized,
+        seconds=time.perf_counter() - started,
+        peak_memory_gigabytes=shared.peak_memory_gigabytes(),
     )
 
 
-def main(directory: str, sizes: list[str]) -> None:
-    root = pathlib.Path(directory)
-    root.mkdir(parents=True, exist_ok=True)
-    for n in map(int, sizes or SIZES):
-        run(n, build(n, root), root)
-        summarize(n, root)
+def measure(trial: types.SimpleNamespace, key) -> dict:
+    """Runs the network on the slice; its first slice also says what building took."""
+    built = _build(
+        examples=trial.examples,
+        features=trial.features,
+        num_classes=trial.num_classes,
+        width=trial.width,
+        points_seed=trial.points_seed,
+        tile_points=trial.tile_points,
+    )
+    this_slice = slice(
+        trial.first_of_slice, trial.first_of_slice + trial.slice_examples
+    )
+    started = time.perf_counter()
+    verification = construct.verify(
+        built.memorized.network,
+        built.x[this_slice],
+        built.y[this_slice],
+        trial.batch_examples,
+    )
+    certificate = built.memorized.certificate
+    return {
+        "certified": bool(certificate.holds),
+        "output_error_bound": float(certificate.output_error_bound),
+        "errors": verification.errors,
+        "max_abs_error": verification.max_abs_error,
+        "block_parameters": block_parameters(trial.examples, trial.width),
+        "build_seconds": built.seconds,
+        "run_seconds": time.perf_counter() - started,
+        "build_peak_memory_gigabytes": built.peak_memory_gigabytes,
+        "peak_memory_gigabytes": shared.peak_memory_gigabytes(),
+        "load_per_core": shared.load_per_core(),
+    }
 
+
+def totals(records: list[dict]) -> list[dict]:
+    """One dict for each n, from the records of its slices.
+
+    A network that was built again after an interruption counts with its quickest build.
+    """
+    sizes = sorted({record["examples"] for record in records})
+    return [_total(n, where(records, examples=n)) for n in sizes]
+
+
+def _total(n: int, slices: list[dict]) -> dict:
+    return {
+        "examples": n,
+        "errors": total(slices, "errors"),
+        "certified": all(record["certified"] for record in slices),
+        "max_abs_error": largest(slices, "max_abs_error"),
+        "build_seconds": min(record["build_seconds"] for record in slices),
+        "run_seconds": total(slices, "run_seconds"),
+        "peak_memory_gigabytes": largest(slices, "peak_memory_gigabytes"),
+    }
+
+
+def verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """Whether every network is certified and errs on no point."""
+    sums = totals(records)
+    at_most = sums[-1]
+    metrics = {
+        **{name: at_most[name] for name in at_most if name != "certified"},
+        "errors": total(sums, "errors"),
+        "certified_networks": sum(size["certified"] for size in sums),
+        "networks": len(sums),
+        "block_parameters": block_parameters(at_most["examples"], settings["width"]),
+    }
+    if len(sums) > 1:
+        for phase in ("build", "run"):
+            metrics[f"{phase}_time_exponent"] = shared.exponent(
+                sums, "examples", f"{phase}_seconds"
+            )
+    certified = all(size["certified"] for size in sums)
+    refuted = any(size["certified"] and size["errors"] for size in sums)
+    return run.Verdict("theorem-3-2", metrics, under_attack(refuted, certified))
+
+
+EXPERIMENT = run.Experiment(
+    name="benchmark_memorize_at_scale",
+    module=__name__,
+    trials=trials,
+    measure=measure,
+    verdict=verdict,
+    signed=("points_seed", "first_of_slice"),
+)
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    run.main(EXPERIMENT)

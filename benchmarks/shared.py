@@ -124,6 +124,18 @@ def exponent(records: list[dict], size: str, seconds: str) -> float:
     return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
+def peak_memory_gigabytes() -> float:
+    """The largest resident memory of this process so far.
+
+    Not by getrusage: its maximum survives exec, so it may be the parent's.
+    """
+    status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
+    kibibytes = next(
+        line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")
+    )
+    return int(kibibytes) * 1024 / 1e9
+
+
 def judged(
     claim: str,
     metrics: dict,
