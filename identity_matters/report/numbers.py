@@ -5,6 +5,7 @@ through here.
 """
 
 import decimal
+import re
 import statistics
 from typing import Any
 
@@ -106,3 +107,10 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def natural_order(name: str) -> list[str | int]:
+    """A key that sorts net/7 before net/15."""
+    # Text and digits alternate, so that a number is only compared with a number.
+    parts = re.split("([0-9]+)", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]

@@ -7,7 +7,6 @@ is escaped where it becomes part of the page.
 import contextlib
 import os
 import pathlib
-import re
 from collections.abc import Iterable, Iterator
 
 from identity_matters import paper
@@ -19,6 +18,7 @@ from identity_matters.report.numbers import (
     format_number,
     in_words,
     mean_sd,
+    natural_order,
 )
 from identity_matters.report.records import MALFORMED
 from identity_matters.report.sentences import NOT_RUN, verdicts
@@ -178,7 +178,7 @@ def arms_table(group: Group) -> Iterator[Row]:
         for metric in run.summary["metrics"]
         if metric.startswith(prefix)
     }
-    for arm in sorted(arms, key=_natural_order):
+    for arm in sorted(arms, key=natural_order):
         failed = [run.summary["metrics"].get(f"failed/{arm}") for run in group.runs]
         yield {
             "arm": arm,
@@ -188,13 +188,6 @@ def arms_table(group: Group) -> Iterator[Row]:
             "failed": f"{failed.count(1)} of {len(failed)}",
             "parameters": group.metric(f"parameters/{arm}"),
         }
-
-
-def _natural_order(name: str) -> list[str | int]:
-    """A key that sorts net/7 before net/15."""
-    return [
-        int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)
-    ]
 
 
 def _tuned_rate(run: Run, arm: str) -> str:

@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 
 from identity_matters import paper, runs
-from identity_matters.report import collection, figures, tables
+from identity_matters.report import collection, figures, numbers, tables
 from tests.report.test_report import REFERENCE, ROOT
 
 
@@ -205,11 +205,11 @@ def test_starts_are_compared_with_their_tuned_rates():
     canvas, _ = drawn_comparison("starts", *seeds)
     first, second = canvas.axes
     names = [label.get_text() for label in first.get_yticklabels()]
-    assert names == ["paper, rate 0.1 or 0.3", "he, rate 0.03"]
+    assert names == ["he, rate 0.03", "paper, rate 0.1 or 0.3"]
     assert [label.get_text() for label in second.get_yticklabels()] == [
         "gate, rate 0.1"
     ]
-    assert marks(first, "failed") == [(100, 1)]
+    assert marks(first, "failed") == [(100, 0)]
 
 
 def test_table_2_is_drawn_over_operations_with_batch_norm_as_a_marker():
@@ -255,3 +255,15 @@ def test_the_table_of_arms_has_the_rate_of_each_seed_and_says_what_failed():
 def test_other_experiments_have_no_arms():
     run = runs.Run(ROOT, {}, {}, {"experiment": "cifar", "metrics": {}}, [])
     assert [*tables.arms_table(collection.Group((run,)))] == []
+
+
+def test_names_are_sorted_by_the_numbers_in_them():
+    names = ["net/15", "net/7", "b", "3", "\u0663", "net/7/x"]
+    assert sorted(names, key=numbers.natural_order) == [
+        "3",
+        "b",
+        "net/7",
+        "net/7/x",
+        "net/15",
+        "\u0663",
+    ]

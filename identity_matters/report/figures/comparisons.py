@@ -9,6 +9,7 @@ from typing import Any
 
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import curves, panels, scatter, series, split
+from identity_matters.report.numbers import natural_order
 from identity_matters.runs import Run
 
 _ERRORS = {
@@ -84,7 +85,8 @@ def draw_starts(points: fig.Points, canvas: fig.Canvas) -> None:
     ):
         by_arm = split(of_variant, "arm")
         names = []
-        for place, (arm, of_arm) in enumerate(by_arm.items()):
+        for place, arm in enumerate(sorted(by_arm, key=natural_order)):
+            of_arm = by_arm[arm]
             placed = [{**point, "place": place} for point in of_arm]
             trained = [point for point in placed if not point["failed"]]
             failed = [point for point in placed if point["failed"]]
