@@ -46,6 +46,7 @@ from benchmarks import hlo, shared
 from experiments import linear_sampled, run
 from experiments.images import train
 from experiments.images.data import ImageData, classes_and_shape
+from experiments.measurements import linear_sampled as measurements
 from experiments.run.fitting import DeviceTraining
 from experiments.run.settings import configs
 from experiments.run.trials import grid
@@ -356,9 +357,9 @@ def lower_linear(settings: dict, part: str, devices: list) -> Program:
     settings.pop("scale")
     trial, *_ = linear_sampled.trials(**settings)
     if part != "points":
-        training = linear_sampled.Training(**trial, devices=devices)
+        training = measurements.Training(**trial, devices=devices)
         return _part_of_training(training, part, "float32")
-    points = linear_sampled.Points(**trial, devices=devices)
+    points = measurements.Points(**trial, devices=devices)
     return Program(
         lowered=points.lower(),
         steps=1,

@@ -24,8 +24,7 @@ from experiments import run
 from experiments.run.measuring import generator
 from experiments.run.settings import configs
 from experiments.run.verdicts import largest
-from identity_matters import random_matrices
-from identity_matters.linear import descent, model
+from identity_matters.linear import descent, model, random_targets
 
 PRODUCTS_PER_LAYER = 3  # in a step: forward, backward and the gradient itself
 
@@ -97,7 +96,7 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
     orthogonal = np.linalg.qr(rng.standard_normal(shape))[0]
     target = np.ones((1, 1))
     if width > 1:
-        target = random_matrices.polar_target(rng, width, (), 0.5)
+        target = random_targets.polar_target(rng, width, (), 0.5)
     identity = np.eye(width)
     M = rng.standard_normal((width, width))
     rate = descent.largest_stable_learning_rate(target, identity, depth)

@@ -17,18 +17,14 @@ Verdicts: holds; counterexample for paper_method, where the printed width does n
 preserve norms.
 """
 
-import types
-
 import numpy as np
 
-from experiments import memorize_measurements as measurements
 from experiments import run
-from experiments.run.settings import configs, require_between
+from experiments.run.settings import configs
 from experiments.run.trials import each
 from experiments.run.verdicts import largest, least, total, under_attack, where
-from identity_matters.checks import check_whole
 from identity_matters.images import datasets
-from identity_matters.memorize import construct, hashing
+from identity_matters.memorize import hashing
 
 # Kinds of trials whose networks the verdict is about.
 _FITS = ("fit", "few_numbers", "retrieval")
@@ -112,7 +108,7 @@ _RETRIEVAL = {
     # the claim: at most so many digits of the table for each point
     "most_cells_per_point": 1.25,
 }
-LABELS = ("random", "true")
+_LABELS = ("random", "true")
 _POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
 # In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
 # The printed width is then 22; a width of 480 suffices.
@@ -127,7 +123,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
     "digits": {
         "fit": _fit(
             _data("digits"),
-            labels=LABELS,
+            labels=_LABELS,
             # The narrowest network in each precision, and the wider ones that float32
             # needs.
             networks=(
@@ -156,7 +152,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         "separation": _POINTS,
         "minimal_width": {
             **_POINTS,
-            "precisions": measurements.PRECISIONS,
+            "precisions": ("float32", "float64"),
             "max_width": 16,
         },
         "precision": {
@@ -186,7 +182,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
     "cifar10": {
         "fit": _fit(
             _data("cifar10"),
-            labels=LABELS,
+            labels=_LABELS,
             networks=((8, "float32"), (1, "float64")),
         ),
         "separation": _data("cifar10"),
@@ -228,7 +224,7 @@ def _complete(trial: dict) -> dict:
     """The trial with what its data set decides, and with the size of its groups."""
     if trial.get("dataset", "synthetic") != "synthetic":
         source = datasets.find_source(trial["dataset"])
-        available = source.splits[measurements.split_to_fit(trial["dataset"])]
+        available = source.splits[datasets.split_to_fit(trial["dataset"])]
         trial["examples"] = trial["examples"] or available
         if trial["examples"] > available:
             raise ValueError(
@@ -244,58 +240,6 @@ def _complete(trial: dict) -> dict:
             trial["least_hash_chance"],
         )
     return trial
-
-
-def build(**trial) -> types.SimpleNamespace:
-    """The trial.
-
-    Raises:
-      ValueError: a setting cannot be used, or the data are not prepared.
-    """
-    _check_choices(trial)
-    for name in trial.keys() & {"examples", "features", "num_classes"}:
-        check_whole(name, trial[name])
-    _check_data(trial)
-    for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
-        if name in trial:
-            require_between(0, high, **{name: trial[name]})
-    built = types.SimpleNamespace(**trial)
-    if trial["kind"] == "few_numbers":
-        options = measurements.few_numbers_options(built)
-        hashing.check_group(num_classes=trial["num_classes"], **options)
-    if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
-        raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
-    return built
-
-
-def _check_choices(trial: dict) -> None:
-    choices = {
-        "labels": LABELS,
-        "precision": measurements.PRECISIONS,
-        "method": construct.METHODS,
-        "input_map": measurements.INPUT_MAPS,
-    }
-    for name in trial.keys() & choices.keys():
-        if trial[name] not in choices[name]:
-            raise ValueError(
-                f"{name} must be one of {choices[name]}, got {trial[name]!r}"
-            )
-
-
-def _check_data(trial: dict) -> None:
-    dataset = trial.get("dataset", "synthetic")
-    if dataset != "synthetic":
-        datasets.require_prepared(
-            dataset, measurements.split_to_fit(dataset), trial["data_dir"]
-        )
-        return
-    if trial.get("labels") == "true":
-        raise ValueError("synthetic points have random labels only")
-    whole_numbers = trial["kind"] in ("few_numbers", "retrieval")
-    if not whole_numbers and trial["features"] < 2:
-        raise ValueError(
-            "features must be at least 2: on a line, unit vectors are 1 and -1 only"
-        )
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -447,9 +391,8 @@ EXPERIMENT = run.Experiment(
     name="memorize",
     module=__name__,
     trials=trials,
-    measure=measurements.MEASURES,
+    measurements="experiments.measurements.memorize",
     verdict=verdict,
-    build=build,
     signed=("examples", "features", "num_classes"),
 )
 

@@ -21,18 +21,11 @@ of it. Verdict: counterexample if layers are shorter by more than rounding, hold
 none are and all layers attain the closed form.
 """
 
-import types
-
 import numpy as np
 
 from experiments import run
-from experiments.run.measuring import generator
-from experiments.run.settings import configs, require_between
+from experiments.run.settings import configs
 from experiments.run.verdicts import joined, largest, least, total, under_attack, where
-from identity_matters import linear, random_matrices
-from identity_matters.linear import shortest_path
-from identity_matters.linear.factorization import relative_product_error
-from identity_matters.linear.optimum import known_optimum
 
 _SETTINGS = {
     "every_depth": {
@@ -77,8 +70,6 @@ _SETTINGS = {
 }
 VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)
-# A depth beyond all that random targets need.
-_MOST_LAYERS = 1000
 
 
 def trials(
@@ -94,147 +85,6 @@ def trials(
         for diagonal in curve_diagonals
     ]
     return compared + attacked + curves
-
-
-def build(**trial) -> types.SimpleNamespace:
-    """The trial; ValueError for a family or a curve that cannot be used."""
-    if trial["kind"] == "curve":
-        if len(linear.check_target(np.diag(trial["diagonal"])).R) != 2:
-            raise ValueError(f"curve_diagonals must be pairs, got {trial['diagonal']}")
-    else:
-        if trial["family"] not in FAMILIES:
-            raise ValueError(
-                f"families must be of {tuple(FAMILIES)}, got {trial['family']!r}"
-            )
-        require_between(1, np.inf, dimensions=trial["dimensions"])
-    return types.SimpleNamespace(**trial)
-
-
-def plane_target(trial, rng, _index: int) -> np.ndarray:
-    """A Gaussian R, f64[2, 2], with det R > 0."""
-    R = rng.standard_normal((2, 2))
-    R[0] *= np.sign(np.linalg.det(R))
-    return R
-
-
-def symmetric_target(trial, rng, index: int) -> np.ndarray:
-    """A symmetric R, f64[d, d], an even number of whose eigenvalues are negative.
-
-    Their moduli are log-normal.
-    """
-    d = trial.dimensions[index % len(trial.dimensions)]
-    eigenvalues = np.exp(trial.strength * rng.standard_normal(d))
-    eigenvalues[: 2 * rng.integers(0, d // 2 + 1)] *= -1
-    return random_matrices.symmetric(rng, eigenvalues)
-
-
-FAMILIES = {"plane": plane_target, "symmetric": symmetric_target}
-
-
-def least_depth(R: np.ndarray) -> int:
-    """The least l >= max(2, 3 gamma) at which the optimum is known to be below 1."""
-    target = linear.check_target(R)
-    for depth in range(max(2, target.least_depth), _MOST_LAYERS):
-        optimum = known_optimum(target, depth)
-        if optimum is not None and optimum < 1:
-            return depth
-    raise ValueError(f"the optimum is not below 1 at any depth up to {_MOST_LAYERS}")
-
-
-def measure_targets(trial, key) -> dict:
-    """Layers against the closed form, and the closed form against a searched bound."""
-    rng = generator(key)
-    excesses = []
-    errors = []
-    depths = []
-    searched_over_optimum = []
-    for index in range(trial.targets):
-        R = FAMILIES[trial.family](trial, rng, index)
-        shallowest = least_depth(R)
-        for factor in trial.depth_factors:
-            depth = factor * shallowest
-            A = linear.factorize(R, depth)
-            optimum = linear.norm_lower_bound(R, depth)
-            excesses.append(_norm(A) / optimum - 1)
-            errors.append(relative_product_error(A, R))
-            depths.append(depth)
-            if index < trial.searched:
-                searched = linear.norm_lower_bound(
-                    R, depth, ascents=trial.ascents, closed_form=False
-                )
-                searched_over_optimum.append(searched / optimum)
-    return {
-        "compared": len(excesses),
-        "least_depth": min(depths),
-        "largest_depth": max(depths),
-        "least_excess": min(excesses),
-        "largest_excess": max(excesses),
-        "largest_product_error": max(errors),
-        "searched_over_optimum": searched_over_optimum,
-    }
-
-
-def _norm(A: np.ndarray) -> float:
-    """|||A|||, the largest spectral norm of the layers f64[l, d, d]."""
-    return float(np.linalg.norm(A, 2, axis=(1, 2)).max())
-
-
-def measure_attack(trial, key) -> dict:
-    """Minimises |||A||| at the least depth, from disturbed optimal layers."""
-    rng = generator(key)
-    settings = linear.PathSettings(
-        pieces=_MOST_LAYERS, exponents=trial.exponents, iterations=trial.iterations
-    )
-    starts_over_optimum = []
-    ends_over_optimum = []
-    missed = 0
-    for index in range(trial.attacks):
-        R = FAMILIES[trial.family](trial, rng, index)
-        depth = least_depth(R)
-        identity = np.eye(len(R))
-        factors = identity + linear.factorize(R, depth)
-        moves = identity + trial.disturbance * rng.standard_normal(
-            (depth - 1, *R.shape)
-        )
-        disturbed, _ = shortest_path.moved(moves.ravel(), factors)
-        optimum = linear.norm_lower_bound(R, depth)
-        layers = shortest_path.shorten(disturbed, depth, settings) - identity
-        if relative_product_error(layers, R) > trial.max_product_error:
-            missed += 1
-            continue
-        starts_over_optimum.append(_norm(disturbed - identity) / optimum)
-        ends_over_optimum.append(_norm(layers) / optimum)
-    return {
-        "missed": missed,
-        "start_over_optimum": starts_over_optimum,
-        "end_over_optimum": ends_over_optimum,
-    }
-
-
-def measure_curve(trial, _key) -> dict:
-    """|||A||| of two factorizations and a bound over l, for ``R = diag(diagonal)``."""
-    R = np.diag(trial.diagonal)
-    target = linear.check_target(R)
-    depths = [depth for depth in trial.depths if depth >= target.least_depth]
-    rows = [
-        {
-            "depth": depth,
-            "optimal": _norm(linear.factorize(R, depth, "optimal")),
-            "polar": _norm(linear.factorize(R, depth, "polar")),
-            "vectors": float(
-                linear.norm_lower_bound(R, depth, half_turns=False, ascents=2)
-            ),
-        }
-        for depth in depths
-    ]
-    return {"rows": rows}
-
-
-MEASURES = {
-    "targets": measure_targets,
-    "attack": measure_attack,
-    "curve": measure_curve,
-}
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -278,9 +128,8 @@ EXPERIMENT = run.Experiment(
     name="optimum",
     module=__name__,
     trials=trials,
-    measure=MEASURES,
+    measurements="experiments.measurements.optimum",
     verdict=verdict,
-    build=build,
     signed=("curve_diagonals", "searched", "attacks"),
 )
 

@@ -32,7 +32,7 @@ _SERVER.set_forkserver_preload(
     [
         "__main__",
         "experiments.images.train",
-        "identity_matters.linear",
+        "identity_matters.linear.factorization",
         "scipy.optimize",
     ]
 )

@@ -12,17 +12,11 @@ mean risk in all nine cells.
 """
 
 import math
-import types
-
-import numpy as np
 
 from experiments import run
-from experiments.run.measuring import generator
 from experiments.run.settings import configs
 from experiments.run.trials import each
 from experiments.run.verdicts import largest, least, total, under_attack, where
-from identity_matters import random_matrices
-from identity_matters.linear import sampled, sampled_bound
 
 VARIANTS = {"grid": "three depths, three batch sizes"}
 _GRID = {
@@ -45,85 +39,12 @@ _GRID = {
     "largest_factor": 3.0,
 }
 get_config = configs({"grid": _GRID})
-CURVE_POINTS = 41  # points of each curve that are kept
 
 
 def trials(*, variant: str, **settings) -> list[dict]:
     """One for each depth and batch size."""
     several = {"depths": "depth", "batches_of_examples": "batch_examples"}
     return each(settings, several, measured=variant)
-
-
-def build(**trial) -> types.SimpleNamespace:
-    """The trial; the random problem comes with the seed."""
-    low, high = trial["sigma_eigenvalues"]
-    if not 0 < low <= high:
-        raise ValueError(
-            f"sigma_eigenvalues must ascend from above 0, got {(low, high)}"
-        )
-    return types.SimpleNamespace(**trial)
-
-
-def measure(trial, key) -> dict:
-    """Curves of the mean risk over runs, of its bound, and who left the ball."""
-    rng = generator(key)
-    low, high = trial.sigma_eigenvalues
-    eigenvalues = np.linspace(low, high, trial.width)
-    problem = _random_problem(trial, rng, eigenvalues)
-    descent = {
-        "depth": trial.depth,
-        "learning_rate": trial.rate_times_depth / trial.depth,
-        "batch_examples": trial.batch_examples,
-        "updates": trial.updates,
-    }
-    certificate = sampled_bound.certify(problem, **descent, radius=trial.radius)
-    if certificate is None:
-        return {"certified": False}
-    runs = sampled.descend(rng, problem, **descent, runs=trial.runs)
-    outside = np.maximum.accumulate(runs.norm > certificate.norm, axis=1)
-    # (f - C) of the runs that have not left the ball, 0 for the others: S5 bounds its
-    # mean.
-    kept = np.where(outside, 0.0, runs.excess_risk)
-    mean = kept.mean(axis=0)
-    standard_error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
-    bound = certificate.risk(np.arange(trial.updates + 1))
-    # Rounding: at the start bound and risk are equal.
-    excess = mean - bound * (1 + 1e-9)
-    shown = np.unique(np.linspace(0, trial.updates, CURVE_POINTS).astype(int))
-    # R is close to I, so all entries of E move at the pace l, as with eigenvalues 1 in
-    # S1.
-    predicted = sampled_bound.noise_floor(
-        np.ones(trial.width),
-        eigenvalues,
-        depth=trial.depth,
-        learning_rate=descent["learning_rate"],
-        batch_examples=trial.batch_examples,
-        noise_std=trial.noise_std,
-    )
-    return {
-        "certified": True,
-        "failure_probability": certificate.failure_probability,
-        "left": int(outside[:, -1].sum()),
-        "largest_norm_times_depth": float(runs.norm.max() * trial.depth),
-        "violations": int(np.sum(excess > trial.standard_errors * standard_error)),
-        "start_risk": float(mean[0]),
-        "risk": float(mean[-1]),
-        "risk_bound": float(bound[-1]),
-        "predicted_risk": predicted,
-        "curve_updates": shown.tolist(),
-        "curve_risk": mean[shown].tolist(),
-        "curve_bound": bound[shown].tolist(),
-    }
-
-
-def _random_problem(trial, rng, eigenvalues: np.ndarray) -> sampled.Problem:
-    """R in a random direction from I, at the distance "start", and a rotated Sigma."""
-    identity = np.eye(trial.width)
-    Sigma = random_matrices.symmetric(rng, eigenvalues)
-    direction = rng.standard_normal((trial.width, trial.width))
-    root = sampled.make_problem(identity, Sigma, trial.noise_std).root
-    scale = trial.start / np.linalg.norm(direction @ root)
-    return sampled.make_problem(identity + scale * direction, Sigma, trial.noise_std)
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -173,9 +94,8 @@ EXPERIMENT = run.Experiment(
     name="sampled_bound",
     module=__name__,
     trials=trials,
-    measure=measure,
+    measurements="experiments.measurements.sampled_bound",
     verdict=verdict,
-    build=build,
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Hardt & Ma (arXiv 1611.04231), reproduced, checked and extended in JAX."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from identity_matters.lazy_names import module_getattr
 
 if TYPE_CHECKING:
     from identity_matters import (
@@ -30,16 +31,11 @@ __all__ = [
     "train",
 ]
 
+# For type checkers the names are imported above. At run time a part is imported when it
+# is first used, as in `identity_matters.linear.factorize`.
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        """Imports a part when it is first used.
-
-        An example is `identity_matters.linear.factorize`.
-        """
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return importlib.import_module(f"{__name__}.{name}")
+    _PARTS = {name: name for name in __all__ if name != "__version__"}
+    __getattr__ = module_getattr(__name__, _PARTS)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -5,7 +5,8 @@ promise.
 import numpy as np
 import pytest
 
-from identity_matters import random_matrices
+from identity_matters import matrices, random_matrices
+from identity_matters.linear import random_ball, random_targets
 from identity_matters.linear.target import check_target
 
 COUNT, WIDTH, DEPTHS = 400, 3, (2, 4)
@@ -17,21 +18,19 @@ def draw(sampler, seed=0, width=WIDTH):
         np.random.default_rng(seed),
         {"scale_log10": (-1.0, 2.0), "max_condition_log10": 3.0},
     )
-    return random_matrices.points(rng, sampler, COUNT, width, DEPTHS, 0.9, **data)
+    return random_ball.points(rng, sampler, COUNT, width, DEPTHS, 0.9, **data)
 
 
 def draw_target(family, d, strength, seed):
-    return random_matrices.target(np.random.default_rng(seed), family, d, strength)
+    return random_targets.target(np.random.default_rng(seed), family, d, strength)
 
 
-@pytest.mark.parametrize("sampler", random_matrices.SAMPLERS)
+@pytest.mark.parametrize("sampler", random_ball.SAMPLERS)
 @pytest.mark.parametrize("width", [1, WIDTH])
 def test_points_lie_in_their_balls(sampler, width):
     points = draw(sampler, width=width)
     norms = np.linalg.norm(points.A, 2, axis=(2, 3))
-    np.testing.assert_allclose(
-        random_matrices.spectral_norms(points.A), norms, rtol=1e-13
-    )
+    np.testing.assert_allclose(matrices.spectral_norms(points.A), norms, rtol=1e-13)
     # Rescaling and measuring the norm take a few roundings each.
     assert norms.max() <= 0.9 * (1 + 1e-14)
     assert set(points.depth) == {2, 3, 4}
@@ -43,17 +42,16 @@ def test_samplers_are_what_they_say():
     rng = np.random.default_rng(0)
     tau = np.full(COUNT, 0.5)
     layers = {
-        s: random_matrices.layers(rng, s, tau, 4, WIDTH)
-        for s in random_matrices.SAMPLERS
+        s: random_ball.layers(rng, s, tau, 4, WIDTH) for s in random_ball.SAMPLERS
     }
-    norms = {s: random_matrices.spectral_norms(A) for s, A in layers.items()}
+    norms = {s: matrices.spectral_norms(A) for s, A in layers.items()}
     assert max(values.max() for values in norms.values()) <= 0.5 * (1 + 1e-14)
     np.testing.assert_allclose(norms["boundary"], 0.5, rtol=1e-13)
     # Mean of a uniform norm on [0, 1/2]: 1/4, to five standard errors of 0.0036.
     assert norms["uniform"].mean() == pytest.approx(0.25, abs=0.018)
     A = layers["diagonal"]
     np.testing.assert_allclose(A[:, 0] @ A[:, 1], A[:, 1] @ A[:, 0], atol=1e-14)
-    distance = random_matrices.spectral_norms(layers["extremal"] + 0.5 * np.eye(WIDTH))
+    distance = matrices.spectral_norms(layers["extremal"] + 0.5 * np.eye(WIDTH))
     assert distance.min() < 1e-6 and distance.max() > 0.1
     # A fifth of the layers are zero: 320 of 1600, standard deviation 16.
     assert 240 < (norms["mixture"] == 0).sum() < 400
@@ -65,8 +63,8 @@ def test_the_certified_norm_against_svd(largest_at):
     norms = np.linalg.norm(A, 2, axis=(1, 2))
     A[largest_at] *= 1.5 * norms.max() / norms[largest_at]
     exact = np.linalg.norm(A, 2, axis=(1, 2)).max()
-    assert random_matrices.largest_spectral_norm(A) == pytest.approx(exact, rel=2e-9)
-    assert random_matrices.largest_spectral_norm(A) <= exact * (1 + 1e-14)
+    assert matrices.largest_spectral_norm(A) == pytest.approx(exact, rel=2e-9)
+    assert matrices.largest_spectral_norm(A) <= exact * (1 + 1e-14)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ def test_the_certified_norm_against_svd(largest_at):
     ],
 )
 def test_the_certified_norm_of_special_stacks(layers, norm):
-    assert random_matrices.largest_spectral_norm(np.array(layers)) == norm
+    assert matrices.largest_spectral_norm(np.array(layers)) == norm
 
 
 def test_second_moments_have_the_range_asked_for():
@@ -132,20 +130,18 @@ def test_rotations_are_uniform():
 
 
 def test_polar_targets_have_their_gamma_and_angles():
-    R = random_matrices.polar_target(np.random.default_rng(0), 5, (1.5, 0.8), 0.5)
+    R = random_targets.polar_target(np.random.default_rng(0), 5, (1.5, 0.8), 0.5)
     U, K, Vt = np.linalg.svd(R)
     np.testing.assert_allclose(np.log(K), [0.5, 0.25, 0.0, -0.25, -0.5], atol=1e-14)
     angles = np.abs(np.angle(np.linalg.eigvals(U @ Vt)))
     np.testing.assert_allclose(np.sort(angles), [0, 0.8, 0.8, 1.5, 1.5], atol=1e-13)
     assert np.linalg.det(R) > 0
-    R = random_matrices.exponential_targets(
-        np.random.default_rng(0), [0.0, 1.2, 1.2], 3
-    )
+    R = random_targets.exponential_targets(np.random.default_rng(0), [0.0, 1.2, 1.2], 3)
     np.testing.assert_array_equal(R[0], np.eye(3))
     assert np.linalg.det(R).min() > 0 and np.abs(R[1] - R[2]).max() > 0.1
 
 
-@pytest.mark.parametrize("family", random_matrices.FAMILIES)
+@pytest.mark.parametrize("family", random_targets.FAMILIES)
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_families_have_a_positive_determinant_and_a_balanced_scale(family, d):
     R = draw_target(family, d, STRENGTH.get(family, 1.0), seed=d)
@@ -187,26 +183,26 @@ def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(
     ("function", "arguments", "message"),
     [
         (
-            random_matrices.layers,
+            random_ball.layers,
             ("cubic", np.array([0.5]), 1, 1),
             "sampler must be .*'cubic'",
         ),
         (
-            random_matrices.polar_target,
+            random_targets.polar_target,
             (3, (0.1, 0.2), 0.5),
             "2 angles need width >= 4",
         ),
         (
-            random_matrices.target,
+            random_targets.target,
             ("nilpotent", 2, 1.0),
             "family must be one of .*'nilpotent'",
         ),
         (
-            random_matrices.target,
+            random_targets.target,
             ("near_minus_identity", 2, 4.0),
             "distance from pi .*, got 4.0",
         ),
-        (random_matrices.target, ("negative_even", 2, -1.0), "deviation .*, got -1.0"),
+        (random_targets.target, ("negative_even", 2, -1.0), "deviation .*, got -1.0"),
     ],
 )
 def test_refused(function, arguments, message):

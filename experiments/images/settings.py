@@ -68,6 +68,26 @@ ALL_CONV_RESIDUAL = {
     # of convolutions: float32 or bfloat16; parameters are float32
     "compute_dtype": "float32",
 }
+# Readings of "an all-convolutional variant of the 34-layer network", for images of 224
+# pixels a side; see `identity_matters.nets.all_conv_residual`.
+IMAGENET_NETS = {
+    "blocks_of_34_layers": {
+        "blocks_per_stage": (3, 4, 6, 3),
+        "widths": (64, 128, 256, 512),
+        "stem_width": 64,
+        "stem_kernel_size": 7,
+        "stem_stride": 2,
+        "stage_strides": (2, 2, 2, 2),
+    },
+    "parameters_as_printed": {
+        "blocks_per_stage": (5, 5, 6, 6),
+        "widths": (64, 128, 256, 512),
+        "stem_width": 64,
+        "stem_kernel_size": 7,
+        "stem_stride": 2,
+        "stage_strides": (2, 2, 2, 2),
+    },
+}
 # Momentum SGD, by default as in section 4.
 OPTIM = {
     "schedule": "step",  # step, cosine or constant

@@ -7,6 +7,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import math
 import sys
 import types
@@ -41,14 +42,17 @@ class Experiment:
       name: the entry point's name, and its directory under the results directory.
       module: ``__name__`` of the module with `get_config` and `VARIANTS`.
       trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
+      verdict: ``verdict(settings, records) -> Verdict`` from the lines of
+        metrics.jsonl. Or a dict from the variant to such a function.
       measure: ``measure(trial, key) -> dict`` of JSON-able values. `trial` is what
         `build` returns; each trial has a key of its own. Or a dict from the kind of a
         trial to such a function.
-      verdict: ``verdict(settings, records) -> Verdict`` from the lines of
-        metrics.jsonl. Or a dict from the variant to such a function.
       build: ``build(**trial)`` makes the object to measure, by default a namespace of
         the trial's settings. All trials are built before the run directory is created,
         so that an invalid setting costs nothing; keep it cheap.
+      measurements: the name of a module that has `measure`, or the dict as `MEASURES`,
+        and perhaps `build`, in place of the two fields. It is imported when a run
+        begins: --help, verdicts and reports do not wait for JAX and SciPy.
       kind_field: the field of a trial that says of which kind it is.
       signed: settings that may be 0, negative or empty; no other may be.
     """
@@ -56,9 +60,10 @@ class Experiment:
     name: str
     module: str
     trials: Callable[..., list[dict]]
-    measure: Callable[..., dict] | Mapping[str, Callable[..., dict]]
     verdict: Callable[..., Verdict] | Mapping[str, Callable[..., Verdict]]
+    measure: Callable[..., dict] | Mapping[str, Callable[..., dict]] | None = None
     build: Callable[..., Any] = types.SimpleNamespace
+    measurements: str = ""
     kind_field: str = "kind"
     signed: tuple[str, ...] = ()
 
@@ -94,7 +99,8 @@ class Experiment:
             raise ValueError(
                 "these settings leave nothing to measure; see --help for them"
             )
-        return trials, [self.build(**trial) for trial in trials]
+        build = self._build_function()
+        return trials, [build(**trial) for trial in trials]
 
     def check_signs(self, settings: dict) -> None:
         """Refuses numbers that are not above 0, except in `signed` settings."""
@@ -108,9 +114,20 @@ class Experiment:
 
     def measure_for(self, trial: dict) -> Callable[..., dict]:
         """The function that measures trials of this kind."""
-        if isinstance(self.measure, Mapping):
-            return self.measure[trial[self.kind_field]]
-        return self.measure
+        measure: Any = self.measure
+        if self.measurements:
+            module = importlib.import_module(self.measurements)
+            measure = getattr(module, "MEASURES", None) or module.measure
+        if isinstance(measure, Mapping):
+            return measure[trial[self.kind_field]]
+        return measure
+
+    def _build_function(self) -> Callable[..., Any]:
+        """The function that makes of a trial what is measured."""
+        if self.measurements:
+            module = importlib.import_module(self.measurements)
+            return getattr(module, "build", self.build)
+        return self.build
 
     def judge(self, settings: dict, records: list[dict]) -> Verdict:
         """The verdict of the settings' variant on these records."""

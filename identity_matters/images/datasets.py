@@ -103,6 +103,11 @@ def find_source(name: str) -> Source:
     return SOURCES[name]
 
 
+def split_to_fit(name: str) -> str:
+    """The split of all examples, "all", or "train" where a split is published."""
+    return "all" if "all" in find_source(name).splits else "train"
+
+
 def load(
     name: str, split: str, data_dir: str | os.PathLike[str]
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -18,17 +18,15 @@ reject float32; JAX makes float64 arrays only after
 are trained on samples, and `random_points`, which run in float32 on accelerators.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from identity_matters.linear.factorization import METHODS, factorize, polar_bound
-from identity_matters.linear.lower_bound import norm_lower_bound
-from identity_matters.linear.shortest_path import PathSettings
-from identity_matters.linear.target import Target, check_target
+from identity_matters.lazy_names import module_getattr
 
 if TYPE_CHECKING:
     from identity_matters.linear.descent import Descent, Rules, gradient_descent
+    from identity_matters.linear.factorization import METHODS, factorize, polar_bound
     from identity_matters.linear.gradient_bound import gradient_lower_bound
+    from identity_matters.linear.lower_bound import norm_lower_bound
     from identity_matters.linear.model import (
         excess_risk,
         excess_risk_and_gradient,
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
         product,
         risk_gradient,
     )
+    from identity_matters.linear.shortest_path import PathSettings
+    from identity_matters.linear.target import Target, check_target
 
 __all__ = [
     "METHODS",
@@ -56,25 +56,30 @@ __all__ = [
     "risk_gradient",
 ]
 
+# For type checkers the names are imported above. At run time a module is imported when
+# a name of it is first used.
 if not TYPE_CHECKING:
-    # The names above that need JAX -> their module, which is imported when one is first
-    # used.
-    _OF_JAX = {
-        "Descent": "descent",
-        "Rules": "descent",
-        "gradient_descent": "descent",
-        "gradient_lower_bound": "gradient_bound",
-        "excess_risk": "model",
-        "excess_risk_and_gradient": "model",
-        "max_spectral_norm": "model",
-        "product": "model",
-        "risk_gradient": "model",
-    }
-
-    def __getattr__(name: str) -> Any:
-        if name not in _OF_JAX:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_OF_JAX[name]}"), name)
+    __getattr__ = module_getattr(
+        __name__,
+        {
+            "METHODS": "factorization",
+            "Descent": "descent",
+            "PathSettings": "shortest_path",
+            "Rules": "descent",
+            "Target": "target",
+            "check_target": "target",
+            "excess_risk": "model",
+            "excess_risk_and_gradient": "model",
+            "factorize": "factorization",
+            "gradient_descent": "descent",
+            "gradient_lower_bound": "gradient_bound",
+            "max_spectral_norm": "model",
+            "norm_lower_bound": "lower_bound",
+            "polar_bound": "factorization",
+            "product": "model",
+            "risk_gradient": "model",
+        },
+    )
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -37,7 +37,7 @@ from identity_matters.linear.target import (
     check_target,
     contained,
 )
-from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
+from identity_matters.matrices import largest_spectral_norm, rotate_rows
 
 _LEAST_EXPONENT_FOR_PAIRS = 32
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters import paper, random_matrices, solvers
+from identity_matters import matrices, paper, solvers
 from identity_matters.array_types import Array
 from identity_matters.checks import check_whole, real_array, real_number, square_matrix
 from identity_matters.linear import model, second_moment
@@ -143,7 +143,7 @@ def right_over_left(
     # NumPy computes eigenvalues while XLA evaluates gradients: two independent batched
     # LAPACK calls in one compiled function deadlock on a CPU with two threads (seen
     # with jaxlib 0.10.2).
-    tau = random_matrices.spectral_norms(np.asarray(A)).max(axis=1)
+    tau = matrices.spectral_norms(np.asarray(A)).max(axis=1)
     depth = np.asarray(depth)
     second_moments = np.asarray(Sigma)
     if form == "corrected":

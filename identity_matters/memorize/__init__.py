@@ -19,26 +19,32 @@ docs/theory/memorize.md.
 * `retrieval`: fewer still, near what counting allows; `peeling` fills its table of
   digits.
 * `machine`: how blocks compute with whole numbers, as both of these do;
-  `whole_numbers`: what else they share.
+  `exact_arithmetic`: where float64 does so without rounding; `whole_numbers`: what else
+  they share.
 
 Import the names below from here, and everything else from its module.
 """
 
-from identity_matters.memorize.certificate import Certificate, PrecisionError
-from identity_matters.memorize.construct import (
-    Memorized,
-    Verification,
-    apply,
-    memorize,
-    verify,
-)
-from identity_matters.memorize.examples import ConflictingLabelsError
-from identity_matters.memorize.few_numbers import (
-    memorize_with_few_numbers,
-)
-from identity_matters.memorize.network import Network, forward, network_parameters
-from identity_matters.memorize.paper_method import AssumptionError, separation
-from identity_matters.memorize.retrieval import memorize_by_retrieval
+from typing import TYPE_CHECKING
+
+from identity_matters.lazy_names import module_getattr
+
+if TYPE_CHECKING:
+    from identity_matters.memorize.certificate import Certificate, PrecisionError
+    from identity_matters.memorize.construct import (
+        Memorized,
+        Verification,
+        apply,
+        memorize,
+        verify,
+    )
+    from identity_matters.memorize.examples import ConflictingLabelsError
+    from identity_matters.memorize.few_numbers import (
+        memorize_with_few_numbers,
+    )
+    from identity_matters.memorize.network import Network, forward, network_parameters
+    from identity_matters.memorize.paper_method import AssumptionError, separation
+    from identity_matters.memorize.retrieval import memorize_by_retrieval
 
 __all__ = [
     "AssumptionError",
@@ -57,3 +63,30 @@ __all__ = [
     "separation",
     "verify",
 ]
+
+# For type checkers the names are imported above. At run time a module is imported when
+# a name of it is first used.
+if not TYPE_CHECKING:
+    __getattr__ = module_getattr(
+        __name__,
+        {
+            "AssumptionError": "paper_method",
+            "Certificate": "certificate",
+            "ConflictingLabelsError": "examples",
+            "Memorized": "construct",
+            "Network": "network",
+            "PrecisionError": "certificate",
+            "Verification": "construct",
+            "apply": "construct",
+            "forward": "network",
+            "memorize": "construct",
+            "memorize_by_retrieval": "retrieval",
+            "memorize_with_few_numbers": "few_numbers",
+            "network_parameters": "network",
+            "separation": "paper_method",
+            "verify": "construct",
+        },
+    )
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

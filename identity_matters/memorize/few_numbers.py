@@ -21,6 +21,11 @@ from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
 from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.exact_arithmetic import (
+    EXACT_BITS,
+    ExactCertificate,
+    exact_certificate,
+)
 from identity_matters.memorize.examples import (
     check_key,
     largest_entry,
@@ -52,11 +57,8 @@ from identity_matters.memorize.machine import (
 )
 from identity_matters.memorize.network import apply_block, matmul, transform
 from identity_matters.memorize.whole_numbers import (
-    EXACT_BITS,
-    ExactCertificate,
     check_numbers_fit,
     distinct_projections,
-    exact_certificate,
     whole_examples,
 )
 

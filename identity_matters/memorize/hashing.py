@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from identity_matters.checks import check_whole
-from identity_matters.memorize.whole_numbers import EXACT_BITS
+from identity_matters.memorize.exact_arithmetic import EXACT_BITS
 
 # One register of the network is one word of a group; five others have other uses.
 LEAST_WIDTH = 6

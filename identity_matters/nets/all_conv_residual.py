@@ -13,10 +13,11 @@ Padding is TensorFlow's "SAME", as in the paper's base code (tensorflow/models,
 `resnet`, 2016).
 
 The paper has no table for its ImageNet net, "an all-convolutional variant of the
-34-layer network" with 35.7M parameters. `IMAGENET` has two readings: the blocks of the
-34-layer net, 21,095,616 parameters, or blocks that match the printed count, 35,693,760.
-Strides replace max pooling. Whatever the text leaves open, or only mentions, is an
-option; the defaults follow its formulas.
+34-layer network" with 35.7M parameters. It has two readings, whose settings are in
+experiments/images/settings.py: the blocks of the 34-layer net, 21,095,616 parameters,
+or blocks that match the printed count, 35,693,760. Strides replace max pooling.
+Whatever the text leaves open, or only mentions, is an option; the defaults follow its
+formulas.
 """
 
 import functools
@@ -30,19 +31,6 @@ from identity_matters.nets import base, initializers, layers, starts, tiny_maps
 
 # that of the paper's base code; the paper itself has no batch norm
 BATCH_NORM_EPSILON = 1e-3
-# Settings for images of 224 pixels a side; IMAGENET adds the number of blocks per
-# stage.
-_IMAGENET = {
-    "widths": (64, 128, 256, 512),
-    "stem_width": 64,
-    "stem_kernel_size": 7,
-    "stem_stride": 2,
-    "stage_strides": (2, 2, 2, 2),
-}
-IMAGENET = {
-    "blocks_of_34_layers": {"blocks_per_stage": (3, 4, 6, 3), **_IMAGENET},
-    "parameters_as_printed": {"blocks_per_stage": (5, 5, 6, 6), **_IMAGENET},
-}
 
 
 class Block(nn.Module):

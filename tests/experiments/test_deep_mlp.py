@@ -1,4 +1,4 @@
-"""Perceptrons against NumPy, and their training in experiments/deep_mlp.py."""
+"""Perceptrons against NumPy, and how experiments/deep_mlp.py trains them."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import deep_mlp
+from experiments.measurements import deep_mlp
 from identity_matters import nets
 from identity_matters.nets import apply_net, init_variables, mlp
 

@@ -8,18 +8,9 @@ import experiments
 from experiments.run.help_text import comment_on
 from tests import forked
 
-TRAINING_LIBRARIES = ("flax", "orbax", "tensorstore", "tqdm")
-# What no command may load for --help, by experiment; for others, the first tuple.
-NOT_FOR_HELP = {
-    "ablations": ("jax", *TRAINING_LIBRARIES),
-    "cifar": ("jax", *TRAINING_LIBRARIES),
-    "comparisons": ("jax", *TRAINING_LIBRARIES),
-    # The nets of these two are library code, in flax.
-    "imagenet": ("orbax", "tensorstore", "tqdm"),
-    "deep_mlp": ("orbax", "tensorstore", "tqdm"),
-    # Its own training is a class of the training loop.
-    "linear_sampled": ("matplotlib",),
-}
+TRAINING_LIBRARIES = {"flax", "orbax", "tensorstore", "tqdm"}
+# Each takes longer to import than the rest of a command needs to print its help.
+SLOW_LIBRARIES = TRAINING_LIBRARIES | {"jax", "matplotlib", "optax", "scipy", "sklearn"}
 LOADED = """
 import os, runpy, sys
 def report(code):
@@ -43,8 +34,8 @@ def loaded_by(module: str, *arguments: str) -> set[str]:
 @pytest.mark.parametrize("name", experiments.MODULES)
 def test_help_does_not_wait_for_what_it_does_not_need(name):
     modules = loaded_by(experiments.MODULES[name], "--help")
-    unwanted = NOT_FOR_HELP.get(name, TRAINING_LIBRARIES)
-    assert not modules & {*unwanted, "matplotlib"}
+    assert not modules & SLOW_LIBRARIES
+    assert not {module for module in modules if "measurements" in module}
 
 
 def test_a_theory_run_loads_neither_flax_nor_the_training_loop(tmp_path):

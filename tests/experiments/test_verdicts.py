@@ -19,9 +19,11 @@ from experiments import (
     landscape,
     linear_training,
     memorize,
-    memorize_measurements,
     relu,
 )
+from experiments.measurements import factorization as factorization_measurements
+from experiments.measurements import gradient_bound as gradient_bound_measurements
+from experiments.measurements import memorize as memorize_measurements
 from identity_matters import runs
 from identity_matters.images import datasets
 from identity_matters.linear.factorization import relative_product_error
@@ -280,7 +282,7 @@ def test_ratios_at_the_tight_family_and_as_the_data_grow(form, ratios, largest):
         np.testing.assert_allclose(
             search["largest_ratios"], search["predicted_ratios"], rtol=1e-5
         )
-    assert gradient_bound.largest_ratio(form, 4, 0.5) == largest
+    assert gradient_bound_measurements.largest_ratio(form, 4, 0.5) == largest
 
 
 def changed(value, path, new):
@@ -606,7 +608,7 @@ def test_a_matrix_of_your_own(tmp_path, most, tried):
         "path_iterations": 2,
     }
     (subject,) = build_all(factorization, "file", **own)
-    record = factorization.measure(subject, None)
+    record = factorization_measurements.measure(subject, None)
     assert all(("path" in row["norms"]) == tried for row in record["rows"])
     # ceil(3 log 2) = 3 layers are the fewest; no layer need be more than 2^{1/l} - 1.
     assert [row["depth"] for row in record["rows"]] == [3, 8]
@@ -644,7 +646,7 @@ def test_all_digits_are_fitted_in_their_order():
     cells = memorize.trials(
         variant="digits", separation={**data, "features": 0, "num_classes": 0}
     )
-    assert [memorize.build(**cell).examples for cell in cells] == [1797, 5]
+    assert [memorize_measurements.build(**cell).examples for cell in cells] == [1797, 5]
     assert [(cell["features"], cell["num_classes"]) for cell in cells] == [(64, 10)] * 2
     x, y = memorize_measurements.load_images("digits", "/nowhere")
     images, labels = datasets.load("digits", "all", "/nowhere")
@@ -674,7 +676,7 @@ def test_the_trade_builds_the_largest_groups():
     settings = memorize.get_config(TRADE).to_dict()["few_numbers"]
     small = {**settings, "examples": (60,), "word_bits": (34, 53), "widths": (6, 7)}
     cells = [
-        memorize.build(**cell)
+        memorize_measurements.build(**cell)
         for cell in memorize.trials(variant="", few_numbers=small)
     ]
     sizes = [(cell.word_bits, cell.width, cell.group_points) for cell in cells]

@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 
 from identity_matters import paper, random_matrices
+from identity_matters.linear import random_targets
 from identity_matters.linear.factorization import (
     METHODS,
     factorize,
@@ -23,7 +24,7 @@ from identity_matters.linear.matrix_powers import (
 )
 from identity_matters.linear.shortest_path import PathSettings
 from identity_matters.linear.target import NotApplicableError, check_target
-from identity_matters.random_matrices import largest_spectral_norm, rotate_rows
+from identity_matters.matrices import largest_spectral_norm, rotate_rows
 from tests.linear.test_lower_bound import plane_path_length, turn
 
 # Measured: below 1e-13. A principal root may be ill-conditioned; from 1e-10 on it is
@@ -73,7 +74,7 @@ def test_one_number_takes_equal_roots_and_the_identity_nothing(method):
     ],
 )
 def test_products_and_bounds(family, strength, d):
-    R = random_matrices.target(np.random.default_rng(d), family, d, strength)
+    R = random_targets.target(np.random.default_rng(d), family, d, strength)
     target = check_target(R)
     for depth in sorted({target.least_depth, target.least_depth + 1, 64}):
         lower = norm_lower_bound(R, depth, ascents=2)
@@ -107,7 +108,7 @@ def test_products_and_bounds(family, strength, d):
 
 @pytest.mark.parametrize("family", ["orthogonal", "psd", "normal"])
 def test_principal_root_of_a_normal_matrix_is_optimal(family):
-    R = random_matrices.target(np.random.default_rng(2), family, 7, 1.0)
+    R = random_targets.target(np.random.default_rng(2), family, 7, 1.0)
     A = factorize(R, 40, "root")
     # Equality in exact arithmetic: both are max |lambda^{1/l} - 1|.
     assert largest_spectral_norm(A) == pytest.approx(norm_lower_bound(R, 40), rel=1e-12)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from identity_matters import random_matrices
-from identity_matters.linear import gradient_bound, model
+from identity_matters.linear import gradient_bound, model, random_ball
 
 
 def squared_gradient(A, R, Sigma):
@@ -56,7 +56,7 @@ def test_random_points_with_second_moments_of_any_condition():
     S = random_matrices.orthogonal(rng, (n,), d)
     Sigma = (S * eigenvalues[:, None]) @ S.mT
     Sigma = (Sigma + Sigma.mT) / 2
-    A = random_matrices.layers(rng, "uniform", np.full(n, 0.3), depth, d)
+    A = random_ball.layers(rng, "uniform", np.full(n, 0.3), depth, d)
     # Half of the errors lie mainly in the direction of the smallest eigenvalue.
     towards_least = eigenvalues.min(axis=1, keepdims=True) / eigenvalues
     weights = np.where(rng.random((n, 1)) < 0.5, 1.0, towards_least)
@@ -73,7 +73,7 @@ def test_fifty_singular_second_moments():
     """
     rng = np.random.default_rng(0)
     data = {"scale_log10": (-3.0, 3.0), "max_condition_log10": 4.0, "singular": True}
-    points = random_matrices.points(rng, "extremal", 50, 4, (1, 6), 0.9, **data)
+    points = random_ball.points(rng, "extremal", 50, 4, (1, 6), 0.9, **data)
     basis = random_matrices.orthogonal(rng, (50,), 4)
     points.Sigma[:] = basis @ points.Sigma @ np.swapaxes(basis, 1, 2)
     assert np.linalg.matrix_rank(points.Sigma, tol=1e-12).max() == 3

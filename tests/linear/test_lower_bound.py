@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from identity_matters import random_matrices
+from identity_matters import matrices
 from identity_matters.linear import model
 from identity_matters.linear.factorization import (
     factorize,
@@ -86,9 +86,7 @@ def test_is_below_the_layers_it_was_made_of(d):
         )
         R = model.product(A)
         # Only rounding errors of the product can separate the two sides of an equality.
-        assert norm_lower_bound(R, 5) <= random_matrices.largest_spectral_norm(A) * (
-            1 + 1e-9
-        )
+        assert norm_lower_bound(R, 5) <= matrices.largest_spectral_norm(A) * (1 + 1e-9)
 
 
 def test_half_turn_bound_of_a_pair_by_brute_force():
@@ -461,7 +459,7 @@ def test_shortest_path_reaches_the_exact_length_in_the_plane(theta, g):
     """Two independent ways to one number: the formula and a numerical minimisation."""
     R = stretched_turn(theta, g)
     depth = 1024
-    norm = random_matrices.largest_spectral_norm(factorize(R, depth, "path"))
+    norm = matrices.largest_spectral_norm(factorize(R, depth, "path"))
     exact = plane_path_length(R)
     assert exact < theta + g <= depth * polar_bound(g, depth)
     # 24 pieces follow an arc to about (length / 24)^2 / 24; the layers add length / 2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import linear_sampled
+from experiments.measurements import linear_sampled as measurements
 from identity_matters import random_matrices
 from identity_matters.linear import model, sampled
 from identity_matters.train.checkpoint import Checkpoints
@@ -97,7 +98,7 @@ def training(steps=24, devices=1, **changed):
     }
     small = {"problem": {"width": D, "gamma": 0.5, "noise_std": 1.0}, "depth": 2}
     own = {**small, "train": train | changed}
-    return linear_sampled.Training(**own, devices=jax.devices()[:devices])
+    return measurements.Training(**own, devices=jax.devices()[:devices])
 
 
 def run(trained, **options):

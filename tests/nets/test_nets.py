@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.images.settings import IMAGENET_NETS
 from identity_matters import flops
 from identity_matters.nets import (
     NETS,
@@ -19,7 +20,6 @@ from identity_matters.nets import (
     make_net,
     variable_shapes,
 )
-from identity_matters.nets.all_conv_residual import IMAGENET
 
 SMALL = {
     "all_conv_residual": {
@@ -182,8 +182,8 @@ def test_inputs_are_checked(shape, dtype):
 
 TRAINED = {"projection": "trained"}
 BLOCKS_34, AS_PRINTED = (
-    IMAGENET["blocks_of_34_layers"],
-    IMAGENET["parameters_as_printed"],
+    IMAGENET_NETS["blocks_of_34_layers"],
+    IMAGENET_NETS["parameters_as_printed"],
 )
 
 

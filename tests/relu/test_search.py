@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import relu_search
+from experiments.measurements import relu_search
 from identity_matters.relu import certificate, critical_points, model, origin, problems
 from identity_matters.relu.model import Blocks
 from tests.measured import reference_runs

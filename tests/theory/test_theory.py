@@ -8,8 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from identity_matters import random_matrices
-from identity_matters.linear import gradient_bound, model
+from identity_matters.linear import gradient_bound, model, random_ball, random_targets
 from identity_matters.linear.factorization import factorize
 from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.target import check_target
@@ -33,8 +32,8 @@ def points(count=200, width=3, seed=0, singular=False):
         "max_condition_log10": 2.0,
         "singular": singular,
     }
-    for sampler in random_matrices.SAMPLERS:
-        drawn = random_matrices.points(rng, sampler, count, width, (1, 5), 0.95, **data)
+    for sampler in random_ball.SAMPLERS:
+        drawn = random_ball.points(rng, sampler, count, width, (1, 5), 0.95, **data)
         for A, R, Sigma, depth in zip(*drawn, strict=True):
             yield A[:depth], R, Sigma
 
@@ -93,7 +92,7 @@ def test_no_gradient_below_its_floor_where_the_determinant_is_negative():
 
 
 TARGETS = [
-    random_matrices.target(np.random.default_rng(d), family, d, strength)
+    random_targets.target(np.random.default_rng(d), family, d, strength)
     for d in (1, 2, 5, 8)
     for family, strength in (
         ("random", 1.0),
@@ -149,7 +148,7 @@ def test_no_vector_gets_further_than_its_layers_carry_it():
             int(rng.integers(2, 6)),
             rng.uniform(0.05, 0.95),
         )
-        A = random_matrices.layers(rng, "boundary", np.array([tau]), depth, d)[0]
+        A = random_ball.layers(rng, "boundary", np.array([tau]), depth, d)[0]
         path = [rng.standard_normal(d)]
         for layer in A:
             path.append(path[-1] + layer @ path[-1])

@@ -1,4 +1,4 @@
-"""The measurements of experiments/memorize.py: networks for points or images, run.
+"""Networks for points or images, built or trained, and run on every input.
 
 Every measurement draws from keys split off the trial's: of the points, of their labels,
 and of the network.
@@ -14,18 +14,21 @@ import jax
 import numpy as np
 import scipy.special
 
+from experiments.run.settings import require_between
 from experiments.run.verdicts import least
 from identity_matters import flops, paper
+from identity_matters.checks import check_whole
 from identity_matters.images import datasets
 from identity_matters.memorize import (
     construct,
     descent,
     few_numbers,
+    hashing,
     network,
     retrieval,
-    whole_numbers,
 )
 from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.exact_arithmetic import EXACT_BITS
 from identity_matters.memorize.examples import ConflictingLabelsError
 from identity_matters.memorize.paper_method import (
     AssumptionError,
@@ -33,6 +36,7 @@ from identity_matters.memorize.paper_method import (
     sufficient_width,
 )
 
+LABELS = ("random", "true")
 PRECISIONS = ("float32", "float64")
 INPUT_MAPS = ("dense", "factored")
 _LARGEST_PIXEL = 255
@@ -40,9 +44,56 @@ _MOST_DRAWS = 100
 _REFUSALS = (AssumptionError, ConflictingLabelsError, PrecisionError)
 
 
-def split_to_fit(dataset: str) -> str:
-    """The split to fit: "all" for data sets without a published split, else "train"."""
-    return "all" if "all" in datasets.find_source(dataset).splits else "train"
+def build(**trial) -> SimpleNamespace:
+    """The trial.
+
+    Raises:
+      ValueError: a setting cannot be used, or the data are not prepared.
+    """
+    _check_choices(trial)
+    for name in trial.keys() & {"examples", "features", "num_classes"}:
+        check_whole(name, trial[name])
+    _check_data(trial)
+    for name, high in {"least_hash_chance": 1, "pair_distance": 2}.items():
+        if name in trial:
+            require_between(0, high, **{name: trial[name]})
+    built = SimpleNamespace(**trial)
+    if trial["kind"] == "few_numbers":
+        options = few_numbers_options(built)
+        hashing.check_group(num_classes=trial["num_classes"], **options)
+    if trial["kind"] == "sgd" and trial["steps"] % trial["steps_per_evaluation"]:
+        raise ValueError(f"steps_per_evaluation must divide steps, {trial['steps']}")
+    return built
+
+
+def _check_choices(trial: dict) -> None:
+    choices = {
+        "labels": LABELS,
+        "precision": PRECISIONS,
+        "method": construct.METHODS,
+        "input_map": INPUT_MAPS,
+    }
+    for name in trial.keys() & choices.keys():
+        if trial[name] not in choices[name]:
+            raise ValueError(
+                f"{name} must be one of {choices[name]}, got {trial[name]!r}"
+            )
+
+
+def _check_data(trial: dict) -> None:
+    dataset = trial.get("dataset", "synthetic")
+    if dataset != "synthetic":
+        datasets.require_prepared(
+            dataset, datasets.split_to_fit(dataset), trial["data_dir"]
+        )
+        return
+    if trial.get("labels") == "true":
+        raise ValueError("synthetic points have random labels only")
+    whole_numbers = trial["kind"] in ("few_numbers", "retrieval")
+    if not whole_numbers and trial["features"] < 2:
+        raise ValueError(
+            "features must be at least 2: on a line, unit vectors are 1 and -1 only"
+        )
 
 
 def _generator(key: jax.Array) -> np.random.Generator:
@@ -59,7 +110,7 @@ def _unit_rows(x: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=1)
 def load_images(dataset: str, data_dir: str) -> tuple[np.ndarray, np.ndarray]:
     """Images as unit vectors, f32[n, d], and their labels."""
-    images, labels = datasets.load(dataset, split_to_fit(dataset), data_dir)
+    images, labels = datasets.load(dataset, datasets.split_to_fit(dataset), data_dir)
     x = images.reshape(len(images), -1).astype(np.float32)
     x /= datasets.find_source(dataset).pixel_max
     return _unit_rows(x), labels
@@ -199,7 +250,7 @@ def _draw_whole_points(
         x = distinct_whole_points(rng, (trial.examples, trial.features))
     else:
         images, _ = datasets.load(
-            trial.dataset, split_to_fit(trial.dataset), trial.data_dir
+            trial.dataset, datasets.split_to_fit(trial.dataset), trial.data_dir
         )
         x = images[: trial.examples].reshape(trial.examples, -1)
     return x, _draw_labels(label_key, trial.num_classes, len(x))
@@ -227,7 +278,7 @@ def measure_few_numbers(trial: SimpleNamespace, key: jax.Array) -> dict:
         built.word_increments,
         built.constant_increments,
     )
-    bits = getattr(trial, "word_bits", whole_numbers.EXACT_BITS)
+    bits = getattr(trial, "word_bits", EXACT_BITS)
     return {
         **measured,
         "numbers": flops.count_parameters(built),
@@ -269,7 +320,7 @@ def measure_retrieval(trial: SimpleNamespace, key: jax.Array) -> dict:
         "largest_integer": certificate.largest_integer,
         # A word has a sign besides its 53 bits.
         "counting_lower_bound": network.counting_lower_bound(
-            len(x), trial.num_classes, whole_numbers.EXACT_BITS + 1
+            len(x), trial.num_classes, EXACT_BITS + 1
         ),
     }
 

@@ -1,0 +1,156 @@
+"""Factorizations of a target at several depths, and lower bounds on their norms."""
+
+import functools
+import math
+import pathlib
+import types
+
+import numpy as np
+from absl import logging
+
+from experiments.run.measuring import generator
+from experiments.run.settings import require_between
+from identity_matters import linear, matrices, paper, paths
+from identity_matters.linear import random_targets
+from identity_matters.linear.factorization import METHODS, relative_product_error
+from identity_matters.linear.target import NotApplicableError, check_depth
+
+
+def build(**trial) -> types.SimpleNamespace:
+    """The trial, its path settings and, for "file", its target.
+
+    Raises:
+      ValueError: a setting cannot be used, or the file does not hold a matrix.
+    """
+    require_between(-1, math.inf, ascents=trial["ascents"])
+    for depth in trial["depths"]:
+        check_depth(depth)
+    if "polar" not in trial["methods"] or not set(trial["methods"]) <= METHODS.keys():
+        needed = f"polar, which always applies, and others of {tuple(METHODS)}"
+        raise ValueError(f"large_methods must be {needed}, got {trial['methods']}")
+    target = None
+    if trial["family"] == "file":
+        target = linear.check_target(_read_matrix(trial["file"]))
+        shallowest = min(trial["depths"], default=target.least_depth)
+        check_depth(shallowest, target.least_depth, " = ceil(3 gamma) for this R")
+    else:
+        require_between(0, math.inf, dimensions=trial["dimension"])
+        random_targets.target(
+            np.random.default_rng(0), trial["family"], 1, trial["strength"]
+        )
+    path = linear.PathSettings(
+        pieces=trial["path_pieces"],
+        exponents=trial["path_exponents"],
+        iterations=trial["path_iterations"],
+        starts=trial["path_starts"],
+    )
+    return types.SimpleNamespace(**trial, target=target, path=path)
+
+
+def _read_matrix(file: str) -> np.ndarray:
+    """The array in a .npy file."""
+    needed = f"file must be a .npy file that holds R, got {file!r}, which"
+    source = pathlib.Path(paths.expand_home(file))
+    if not source.is_file():  # a pipe, say, would wait for ever
+        raise ValueError(f"{needed} is no file")
+    try:
+        # Not np.load: it takes archives, too, and suggests unpickling, which is unsafe.
+        return np.lib.format.open_memmap(source, mode="r")
+    except OSError:
+        raise ValueError(f"{needed} is no file") from None
+    except ValueError:
+        raise ValueError(f"{needed} holds no array of numbers") from None
+
+
+def measure(trial, key) -> dict:
+    """Factorizes the target at every depth by every method that applies."""
+    if trial.target is not None:
+        target = trial.target
+    else:
+        target = linear.check_target(
+            random_targets.target(
+                generator(key), trial.family, trial.dimension, trial.strength
+            )
+        )
+    depths = {depth for depth in trial.depths if depth >= target.least_depth}
+    if trial.least_depth_too:
+        depths.add(target.least_depth)
+    rows = [_measure_depth(target, depth, trial) for depth in sorted(depths)]
+    measured = {"gamma": target.gamma, "rows": rows}
+    if trial.family != "file":
+        return measured
+    for row in rows:
+        _save_layers(target, row, trial)
+    return {"dimension": len(target.R), **measured}
+
+
+def _save_layers(target: linear.Target, row: dict, trial) -> None:
+    """Saves the best factorization at one depth beside the file of R."""
+    depth = row["depth"]
+    best = row["best_method"]
+    place = pathlib.Path(paths.expand_home(trial.file))
+    layers = place.with_name(f"{place.stem}-depth={depth}.npy")
+    np.save(layers, linear.factorize(target.R, depth, best, path_settings=trial.path))
+    logging.info(
+        "%d layers: |||A||| = %.6g (%s), at least %.6g, at most %.6g by Theorem 2.1; A"
+        " in %s",
+        depth,
+        row["norms"][best],
+        best,
+        row["lower_bound"],
+        row["bound_v3"],
+        layers,
+    )
+
+
+def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
+    """Norms and errors of all factorizations into `depth` layers, and the bounds."""
+    R = target.R
+    gamma = target.gamma
+    errors, norms = _factorize_by_all(R, depth, trial)
+    best = min(norms, key=norms.__getitem__)
+    lower_bound = functools.partial(
+        linear.norm_lower_bound, R, depth, ascents=trial.ascents
+    )
+    lower = lower_bound()
+    row = {
+        "depth": depth,
+        "relative_product_errors": errors,
+        "norms": norms,
+        "depth_times_norms": {method: depth * norm for method, norm in norms.items()},
+        "bound_v3": paper.theorem_2_1_bound_v3(gamma, depth),
+        "bound_iclr2017": paper.theorem_2_1_bound_iclr2017(gamma, depth),
+        "bound_polar": linear.polar_bound(gamma, depth),
+        "lower_bound": lower,
+    }
+    if "path" in norms:
+        # The bound without half turns, where factorizations are good enough for it to
+        # differ visibly.
+        row["vector_lower_bound"] = lower_bound(half_turns=False)
+    return {
+        **row,
+        "best_method": best,
+        # If the lower bound is only |||A||| >= 1, the ratio to it says nothing.
+        "lower_bound_is_1": depth > 1 and lower == 1.0,
+        "best_over_lower_bound": norms[best] / lower if lower > 0 else 1.0,
+    }
+
+
+def _factorize_by_all(
+    R: np.ndarray, depth: int, trial
+) -> tuple[dict[str, float], dict[str, float]]:
+    """(relative error of the product, |||A|||) by each method that applies."""
+    errors = {}
+    norms = {}
+    for method in trial.methods:
+        if method == "path" and len(R) > trial.path_max_dimension:
+            continue
+        try:
+            A = linear.factorize(R, depth, method, path_settings=trial.path)
+        except NotApplicableError:
+            continue
+        errors[method] = relative_product_error(A, R)
+        norms[method] = matrices.largest_spectral_norm(A)
+        # Free this stack before the next one is built: each may take gigabytes.
+        del A
+    return errors, norms

@@ -1,0 +1,193 @@
+"""Attacks on eq. (2.3): exact, at random points, by search, and where it is tight."""
+
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.run.measuring import generator
+from experiments.run.settings import require_between
+from experiments.run.trials import grid
+from identity_matters import random_matrices
+from identity_matters.linear import gradient_bound, model, random_ball
+
+# Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start
+# will do.
+SEARCH_DATA: dict[str, Any] = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
+
+
+def build(**trial) -> types.SimpleNamespace:
+    """The trial, with the ranges of its random data.
+
+    Raises:
+      ValueError: a setting cannot be used.
+    """
+    kind = trial["kind"]
+    built = types.SimpleNamespace(**trial)
+    if "taus" in trial:
+        require_between(0, 1, **{f"{kind}.taus": trial["taus"]})
+    if "max_tau" in trial:
+        require_between(0, 1, max_tau=trial["max_tau"])
+        built.data = {
+            "scale_log10": trial["sigma_norm_log10"],
+            "max_condition_log10": trial["max_condition_log10"],
+            "singular": kind == "singular",
+        }
+        rng = np.random.default_rng(0)
+        random_matrices.second_moments(rng, 1, trial["width"], **built.data)
+        bounds = trial["histogram_log10"]
+        if len(bounds) != 2 or bounds[0] >= bounds[1]:
+            raise ValueError(
+                f"{kind}.histogram_log10 must be (low, high), got {bounds}"
+            )
+    return built
+
+
+def exact_counterexamples(trial, _key) -> dict:
+    """The smallest counterexamples with d = 1, for any Sigma and for Sigma = 1.
+
+    Both sides of eq. (2.3) are given in exact numbers, and again in float64; None where
+    there is no counterexample.
+    """
+    return {
+        "smallest": _smallest_counterexample(trial, max_sigma=trial.max_integer),
+        "smallest_with_sigma_1": _smallest_counterexample(trial, max_sigma=1),
+    }
+
+
+def _smallest_counterexample(trial, max_sigma: int) -> dict | None:
+    point = gradient_bound.smallest_scalar_counterexample(
+        trial.form,
+        max_depth=trial.max_depth,
+        max_integer=trial.max_integer,
+        max_sigma=max_sigma,
+    )
+    if point is None:
+        return None
+    A = jnp.array([float(value) for value in point.a]).reshape(-1, 1, 1)
+    R = jnp.full((1, 1), float(point.R))
+    Sigma = jnp.full((1, 1), float(point.Sigma))
+    gradient = model.risk_gradient(A, R, Sigma)
+    right = gradient_bound.gradient_lower_bound(A, R, Sigma, trial.form)
+    return {
+        "depth": len(point.a),
+        "A": [str(value) for value in point.a],
+        "R": str(point.R),
+        "Sigma": str(point.Sigma),
+        "squared_gradient": str(point.squared_gradient),
+        "right": str(point.right),
+        "squared_gradient_float64": float(jnp.sum(gradient**2)),
+        "right_float64": float(right),
+    }
+
+
+def tight_family(trial, key) -> dict:
+    """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R.
+
+    There is a row for each combination of width, depth, tau and s.
+    """
+    rng = generator(key)
+    points = grid(depth=trial.depths, tau=trial.taus, scale=trial.scales)
+    depths = np.array([point["depth"] for point in points])
+    taus = np.array([point["tau"] for point in points])
+    scales = np.array([point["scale"] for point in points])
+    is_layer = np.arange(max(depths)) < depths[:, None]
+    rows = []
+    for width in trial.widths:
+        A = -np.einsum("n,nl,ij->nlij", taus, is_layer, np.eye(width))
+        R = rng.standard_normal((len(points), width, width))
+        Sigma = scales[:, None, None] * np.eye(width)
+        ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial.form)
+        rows += [
+            {"width": width, **point, "ratio": ratio}
+            for point, ratio in zip(points, ratios.tolist(), strict=True)
+        ]
+    return {"rows": rows, "largest_error": max(abs(row["ratio"] - 1) for row in rows)}
+
+
+def search(trial, key) -> dict:
+    """The largest right/left that `worst_case` finds with ``||Sigma|| <= 1``."""
+    rng = generator(key)
+    radii = np.repeat(trial.taus, trial.starts)
+    A = random_ball.layers(rng, "uniform", radii, trial.depth, trial.width)
+    E = rng.standard_normal((len(radii), trial.width, trial.width))
+    Sigma = random_matrices.second_moments(rng, len(radii), trial.width, **SEARCH_DATA)
+
+    @jax.jit
+    @jax.vmap
+    def attack(A, E, Sigma, radius):
+        return gradient_bound.worst_case(
+            A,
+            E,
+            Sigma,
+            radius,
+            trial.form,
+            steps=trial.steps,
+            learning_rate=trial.learning_rate,
+        )
+
+    A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
+    depths = np.full(len(radii), trial.depth)
+    ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial.form)
+    ratios_by_tau = ratios.reshape(len(trial.taus), -1)
+    return {
+        "largest_ratios": ratios_by_tau.max(axis=1).tolist(),
+        "predicted_ratios": [
+            largest_ratio(trial.form, trial.depth, tau) for tau in trial.taus
+        ],
+    }
+
+
+def largest_ratio(form: str, depth: int, tau: float) -> float:
+    """Supremum of right/left over B_tau and ``||Sigma|| <= 1``.
+
+    It is attained at ``A_i = -tau I``.
+    """
+    corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
+    return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
+
+
+def random_points(trial, key) -> dict:
+    """How often ``right > left (1 + relative_tolerance)`` at random points."""
+    rng = generator(key)
+    ratios_of_batches = []
+    for sampler in random_ball.SAMPLERS:
+        for _ in range(trial.batches_per_sampler):
+            points = random_ball.points(
+                rng,
+                sampler,
+                trial.batch_points,
+                trial.width,
+                (trial.min_depth, trial.max_depth),
+                trial.max_tau,
+                **trial.data,
+            )
+            ratios_of_batches.append(
+                gradient_bound.right_over_left(*points, trial.form)
+            )
+    ratios = np.concatenate(ratios_of_batches)
+    largest_allowed = 1 + trial.relative_tolerance
+    # Every point above 0 has failed.
+    excess_log10 = np.log10(ratios) - np.log10(largest_allowed)
+    counts, _ = np.histogram(
+        np.clip(excess_log10, *trial.histogram_log10),
+        bins=trial.histogram_bins,
+        range=trial.histogram_log10,
+    )
+    return {
+        "points": len(ratios),
+        "failures": int(np.sum(ratios > largest_allowed)),
+        "largest_ratio": float(ratios.max()),
+        "histogram_counts": counts.tolist(),
+    }
+
+
+MEASURES = {
+    "exact": exact_counterexamples,
+    "tight": tight_family,
+    "search": search,
+    "random": random_points,
+    "singular": random_points,
+}

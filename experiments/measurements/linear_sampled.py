@@ -1,0 +1,261 @@
+"""Minibatch descent and random points, shared by all devices."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments import run
+from experiments.run.fitting import DeviceTraining, make_intervals
+from experiments.run.verdicts import (
+    where,
+)
+from identity_matters import random_matrices
+from identity_matters.batches import Drawn
+from identity_matters.linear import random_points, sampled, sampled_bound
+from identity_matters.train import loop, parallel, step
+
+
+def build(**trial) -> Any:
+    """What runs a trial: a `Training`, `SeveralCounts` of devices, or `Points`."""
+    if "part" in trial:
+        return Points(**trial)
+    if "device_counts" in trial:
+        return SeveralCounts(**trial)
+    return Training(**trial)
+
+
+class Training(DeviceTraining):
+    """Minibatch descent, by default on the devices that the settings ask for."""
+
+    keeps_checkpoint = False
+
+    def __init__(
+        self, *, problem: dict, depth: int, train: dict, devices=None, **settings
+    ):
+        self.depth = depth
+        self.width = problem["width"]
+        exponents = np.linspace(-problem["gamma"], problem["gamma"], self.width)
+        self.eigenvalues = np.exp(exponents)
+        # R is part of the problem: --seed draws the samples.
+        R = random_matrices.symmetric(np.random.default_rng(0), self.eigenvalues)
+        self.problem = sampled.make_problem(R, np.eye(self.width), problem["noise_std"])
+        self.learning_rate = train["rate_times_depth"] / depth
+        self.batch_examples = train["batch_examples"]
+        self.settled_from_step = settings.get("settled_from_step", 0)
+        self.settings = {"problem": problem, "depth": depth, "train": train}
+        examples = Drawn(
+            lambda keys: sampled.draw(self.problem, keys),
+            self.batch_examples,
+            *sampled.exact_split(self.problem),
+        )
+        task = step.Task(
+            init=self.init,
+            apply=apply,
+            train_input=lambda x, keys: x,
+            eval_input=lambda x: x,
+            data=examples,
+            optimizer=optax.sgd(self.learning_rate),
+            schedule=optax.constant_schedule(self.learning_rate),
+            # A product takes 2 d^2 operations for each example, a backward pass two of
+            # them.
+            flops_per_example=3 * 2.0 * depth * self.width**2,
+            compare=step.regression,
+            unrolled_on_cpu=False,
+        )
+        devices = devices or parallel.pick_devices(
+            train["devices"], self.batch_examples
+        )
+        super().__init__(task, self._steps_on(task, devices), make_intervals(train))
+
+    def steps_on(self, devices: list) -> parallel.ParallelSteps:
+        """The steps of the task on other devices."""
+        return self._steps_on(self.task, devices)
+
+    def _steps_on(self, task: step.Task, devices: list) -> parallel.ParallelSteps:
+        return parallel.ParallelSteps(
+            task,
+            devices=devices,
+            batch_examples=self.batch_examples,
+            # An evaluation takes all of its d examples at once.
+            evaluation_batch_examples=self.width,
+        )
+
+    def init(self, key) -> dict:
+        """Zero weights; nothing is drawn."""
+        weights = jnp.zeros((self.depth, self.width, self.width), jnp.float32)
+        return {"params": {"A": weights}, "fixed": {}, "batch_stats": {}}
+
+    def predicted_risk(self) -> float:
+        """S1, which uses that R is symmetric and Sigma = I."""
+        return sampled_bound.noise_floor(
+            self.eigenvalues,
+            np.ones(self.width),
+            depth=self.depth,
+            learning_rate=self.learning_rate,
+            batch_examples=self.batch_examples,
+            noise_std=self.problem.noise_std,
+        )
+
+    def run(self, key, log) -> dict:
+        """Trains; evaluations give the exact risk, and bounds on each ||A_i||."""
+        result = self.fit(log, key=key, settings=self.settings, compute_dtype="float32")
+        evaluations = where(log.records, kind="evaluation")
+        settled = [
+            r["test_loss"] for r in evaluations if r["step"] >= self.settled_from_step
+        ]
+        return {
+            **self.size(),
+            **result,
+            "learning_rate": self.learning_rate,
+            "start_excess_risk": evaluations[0]["test_loss"],
+            "excess_risk": float(np.mean(settled)),
+            "predicted_excess_risk": self.predicted_risk(),
+            "largest_norm": max(max(r["residual_ratio"]) for r in evaluations),
+        }
+
+
+def apply(variables: dict, x, *, train: bool, keys=None) -> tuple:
+    """The net, as `step.Task` wants it.
+
+    In evaluations "residual_ratio" bounds each ||A_i||.
+    """
+    A = variables["params"]["A"]
+    intermediates: dict = {"batch_stats": {}}
+    if not train:
+        bounds = sampled.spectral_norm_bounds(A)
+        intermediates["residual_ratio"] = jnp.broadcast_to(
+            bounds[:, None], (len(A), len(x))
+        )
+    return sampled.forward(A, x), intermediates
+
+
+class SeveralCounts:
+    """The same training on several numbers of devices, without checkpoints."""
+
+    keeps_checkpoint = False
+
+    def __init__(self, *, device_counts: tuple, agreement_tolerance: float, **settings):
+        most = max(device_counts)
+        devices = parallel.pick_devices(0, most)
+        self.devices = devices if len(devices) >= most else jax.devices("cpu")
+        if len(self.devices) < most:
+            raise ValueError(
+                f"device_counts must be at most {len(self.devices)} here, got {most}"
+            )
+        self.counts = device_counts
+        self.training = Training(**settings, devices=self.devices[: device_counts[0]])
+
+    def run(self, key, log) -> dict:
+        """The largest relative differences from the first number of devices."""
+        training = self.training
+        risks = []
+        weights = []
+        seconds = []
+        for count in self.counts:
+            if log.stop_requested():
+                raise run.Interrupted
+            steps = training.steps_on(self.devices[:count])
+            records_kept = loop.Log()
+            result, state = loop.fit(
+                training.task, steps, training.intervals, records_kept, key=key
+            )
+            evaluations = where(records_kept.records, kind="evaluation")
+            risks.append([record["test_loss"] for record in evaluations])
+            weights.append(state["params"]["A"])
+            seconds.append(result["train_seconds"])
+        return {
+            "devices": list(self.counts),
+            "device_kind": self.devices[0].device_kind,
+            "excess_risks": risks[0],
+            "train_seconds": seconds,
+            "risk_differences": [_difference(risk, risks[0]) for risk in risks],
+            "weight_differences": [
+                float(np.max(np.abs(A - weights[0])) / np.max(np.abs(weights[0])))
+                for A in weights
+            ],
+        }
+
+
+def _difference(risks: list[float], first: list[float]) -> float:
+    return float(np.max(np.abs(np.divide(risks, first) - 1)))
+
+
+class Points:
+    """One part of the points of one shape, `chunks` chunks shared by the devices."""
+
+    keeps_checkpoint = False
+
+    def __init__(
+        self,
+        *,
+        depth: int,
+        width: int,
+        part: int,
+        chunks: int,
+        points_per_chunk: int,
+        max_tau: float,
+        devices=None,
+    ):
+        if not 0 < max_tau < 1:
+            raise ValueError(f"max_tau must be between 0 and 1, got {max_tau}")
+        self.devices = devices or parallel.pick_devices(0, chunks)
+        self.share = chunks // len(self.devices)
+        self.points = chunks * points_per_chunk
+
+        def count(key, first_chunk):
+            counted = random_points.attack(
+                key,
+                first_chunk,
+                chunks=self.share,
+                points_per_chunk=points_per_chunk,
+                depth=depth,
+                d=width,
+                max_tau=max_tau,
+            )
+            sums = {
+                name: counted[name] for name in ("violations", "unresolved", "tight")
+            }
+            return {
+                **jax.lax.psum(sums, step.AXIS_NAME),
+                "least_ratio": jax.lax.pmin(counted["least_ratio"], step.AXIS_NAME),
+                "largest_margin": jax.lax.pmax(
+                    counted["largest_margin"], step.AXIS_NAME
+                ),
+            }
+
+        self.count: Any = parallel.over_devices(count, self.devices, in_axes=(None, 0))
+
+    def lower(self) -> jax.stages.Lowered:
+        """The program from shapes alone: the devices may be absent."""
+        key = jax.random.key(0)
+        like = jax.ShapeDtypeStruct
+        chunks = self.first_chunks()
+        return self.count.lower(
+            like(key.shape, key.dtype), like(chunks.shape, chunks.dtype)
+        )
+
+    def first_chunks(self) -> np.ndarray:
+        """The first chunk of each device of this process, i32[devices]."""
+        is_ours = [
+            device.process_index == jax.process_index() for device in self.devices
+        ]
+        return np.arange(len(self.devices), dtype=np.int32)[is_ours] * self.share
+
+    def run(self, key, log) -> dict:
+        """Counts violations; each device takes its own chunks."""
+        if log.stop_requested():
+            raise run.Interrupted
+        counted = parallel.ParallelSteps.read(self.count(key, self.first_chunks()))
+        return {
+            "points": self.points,
+            "devices": len(self.devices),
+            "device_kind": self.devices[0].device_kind,
+            **{name: value.item() for name, value in counted.items()},
+        }
+
+
+def measure(subject: Any, key, log) -> dict:
+    return subject.run(key, log)
