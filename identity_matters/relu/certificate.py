@@ -11,14 +11,20 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
-from numpy.typing import ArrayLike
 
 from identity_matters import checks
 from identity_matters.relu import origin
+from identity_matters.relu.exact_net import Block, forward_pass, orbit_tangents, system
 from identity_matters.relu.model import Blocks, Problem
+from identity_matters.relu.rational import (
+    exact,
+    is_definite,
+    norm,
+    round_down,
+    round_up,
+    row_norms,
+)
 
-_ROOT_UNIT = 10**40  # square roots are rounded up to a multiple of 1 over this
 # where a candidate is a critical point to the last digit
 _LEAST_RADIUS = Fraction(1, 10**25)
 # give up at once if the least eigenvalue is below this share of the largest
@@ -55,36 +61,6 @@ class Certificate(NamedTuple):
     dead_units: int
 
 
-def exact(array: ArrayLike) -> np.ndarray:
-    """Floats as the rational numbers that they are."""
-    return np.vectorize(Fraction, otypes="O")(np.asarray(array, np.float64))
-
-
-def root_above(value: Fraction) -> Fraction:
-    """A rational upper bound of the square root."""
-    return Fraction(math.isqrt(math.ceil(value * _ROOT_UNIT**2)) + 1, _ROOT_UNIT)
-
-
-def _norm(array: ArrayLike) -> Fraction:
-    """The Euclidean norm of all entries, rounded up; the Frobenius norm of a matrix."""
-    return root_above((np.ravel(array) ** 2).sum())
-
-
-def _row_norms(rows: np.ndarray) -> np.ndarray:
-    """The norm of each row, rounded up: f[n] for f[n, ...]."""
-    return np.array([_norm(row) for row in rows])
-
-
-def _round_down(value: Fraction) -> float:
-    """A float below `value`."""
-    return math.nextafter(float(value), -math.inf)
-
-
-def _round_up(value: Fraction) -> float:
-    """A float above `value`."""
-    return math.nextafter(float(value), math.inf)
-
-
 def _require(condition: bool, text: str, left: Any, right: Any) -> None:
     """Raises NotCertifiedError, with both sides of the inequality, if it fails."""
     if not condition:
@@ -96,174 +72,6 @@ def _format(value: Any) -> str:
         return f"{float(value):.3g}"
     except OverflowError:
         return "a number beyond floats"
-
-
-class _Block(NamedTuple):
-    """Exact weights, inputs and pre-activations of a block.
-
-    Attributes:
-      V: f[d, k].
-      W: f[k, width_z], the rows w = (u, s) of its units.
-      z: f[n, width_z], the inputs, with a 1 appended where there are biases.
-      pre: f[n, k], the pre-activations.
-    """
-
-    V: np.ndarray
-    W: np.ndarray
-    z: np.ndarray
-    pre: np.ndarray
-
-    @property
-    def alive(self) -> np.ndarray:
-        """bool[k], whether each unit is not strictly dead."""
-        return np.any(self.pre >= 0, axis=0)
-
-    @property
-    def active(self) -> np.ndarray:
-        """f[n, k], 1 where a unit is active and 0 elsewhere."""
-        return exact(self.pre > 0)
-
-    @property
-    def size(self) -> int:
-        """How many weights it has."""
-        return self.V.size + self.W.size
-
-    def live(self) -> "_Block":
-        """The same with its live units only."""
-        return _Block(
-            V=self.V[:, self.alive],
-            W=self.W[self.alive],
-            z=self.z,
-            pre=self.pre[:, self.alive],
-        )
-
-
-def _pass(blocks: Blocks, z: np.ndarray) -> tuple[np.ndarray, list[_Block]]:
-    """The exact forward pass from the inputs z, f[n, width_z].
-
-    Returns h_l - h_0, f[n, d], and all blocks.
-    """
-    depth, width, d = blocks.U.shape
-    weights = exact(origin.unit_weights(blocks)).reshape(depth, width, -1)
-    passed: list[_Block] = []
-    start = z
-    for W, V in zip(weights, exact(blocks.V), strict=True):
-        block = _Block(V=V, W=W, z=z, pre=z @ W.T)
-        passed.append(block)
-        z = z.copy()
-        z[:, :d] += (block.pre * block.active) @ V.T
-    return (z - start)[:, :d], passed
-
-
-def _system(
-    blocks: list[_Block], B: np.ndarray, r: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """``(grad f, Hessian)`` of the piece on which all pre-activations keep their signs.
-
-    With J the derivatives of the residuals r, the gradient is ``2/n J^T r`` and the
-    Hessian ``2/n (J^T J + sum_i r_i Hess r_i)``. Weights are ordered block by block, V
-    row by row and then W.
-
-    Args:
-      blocks: the live blocks.
-      B: f[d_out, d], the output map.
-      r: f[n, d_out], the exact residuals.
-    """
-    n = len(r)
-    d, _ = blocks[0].V.shape
-    size = sum(block.size for block in blocks)
-    # Derivatives of the output of the blocks so far with respect to all weights.
-    moved = np.full((n, d, size), Fraction(0))
-    # Half of sum_i r_i Hess r_i: each pair of weights is in one of the two triangles.
-    mixed = np.full((size, size), Fraction(0))
-    offset = 0
-    for block, G in zip(blocks, _pulled_back(blocks, r @ B), strict=True):
-        _add_block(block, G, moved, mixed, offset)
-        offset += block.size
-    jacobian = np.einsum("oa,nap->nop", B, moved).reshape(-1, size)
-    share = Fraction(2, n)
-    gradient = jacobian.T @ r.ravel() * share
-    hessian = (jacobian.T @ jacobian + mixed + mixed.T) * share
-    return gradient, hessian
-
-
-def _pulled_back(blocks: list[_Block], last: np.ndarray) -> list[np.ndarray]:
-    """Gradients of half the sum of squares in the output of each block, f[n, d] each.
-
-    `last` is that of the last block.
-    """
-    d, _ = blocks[0].V.shape
-    pulled = [last]
-    for block in reversed(blocks[1:]):
-        G = pulled[0]
-        pulled.insert(0, G + ((G @ block.V) * block.active) @ block.W[:, :d])
-    return pulled
-
-
-def _add_block(
-    block: _Block, G: np.ndarray, moved: np.ndarray, mixed: np.ndarray, offset: int
-) -> None:
-    """Adds a block's derivatives to `moved` and `mixed` of `_system`, in place.
-
-    Args:
-      block: its weights begin at `offset`; those before belong to the blocks below.
-      G: f[n, d], the gradient in its output.
-      moved: f[n, d, size], up to now derivatives of its input.
-      mixed: f[size, size].
-      offset: a position in the weights.
-    """
-    V, W, z, pre = block
-    d, _ = V.shape
-    active = block.active
-    of_V = offset + np.arange(V.size).reshape(V.shape)
-    of_W = offset + V.size + np.arange(W.size).reshape(W.shape)
-    below = moved[:, :, :offset]
-    # Derivatives of the active pre-activations, in the weights of the blocks below and
-    # in those of W.
-    inner = np.einsum("cb,nbp->ncp", W[:, :d], below) * active[:, :, None]
-    active_inputs = active[:, :, None] * z[:, None]
-
-    # Second derivatives: V with W, V with the weights below, W with the weights below.
-    for unit in range(len(W)):
-        mixed[np.ix_(of_V[:, unit], of_W[unit])] = G.T @ active_inputs[:, unit]
-    mixed[of_V, :offset] = np.einsum("na,ncp->acp", G, inner)
-    mixed[of_W[:, :d], :offset] = np.einsum("nc,nbp->cbp", (G @ V) * active, below)
-
-    # First derivatives of the output.
-    below += np.einsum("ac,ncp->nap", V, inner)
-    moved[:, np.arange(d)[:, None], of_V] = (active * pre)[:, None]
-    moved[:, :, of_W] = np.einsum("ac,ncb->nacb", V, active_inputs)
-
-
-def _orbit_tangents(blocks: list[_Block]) -> np.ndarray:
-    """t_c, f64[size, units]: tangents (v_c, -w_c), ordered as in `_system`."""
-    of_blocks = []
-    for block in blocks:
-        units = len(block.W)
-        unit = np.eye(units)
-        # Column c holds the part of unit c alone.
-        of_V = block.V[:, :, None] * unit
-        of_W = -block.W[:, :, None] * unit[:, None]
-        of_blocks.append(
-            np.concatenate([of_V.reshape(-1, units), of_W.reshape(-1, units)])
-        )
-    return scipy.linalg.block_diag(*of_blocks).astype(np.float64)
-
-
-def _is_definite(matrix: np.ndarray) -> bool:
-    """Whether a symmetric matrix M is positive definite; False in doubt.
-
-    Rounding M to multiples of 1 / _ROOT_UNIT moves no eigenvalue by more than size /
-    _ROOT_UNIT; the diagonal is lowered by that. M is definite if Q^T M Q has a dominant
-    diagonal, where the columns of Q are the computed eigenvectors, rounded.
-    """
-    rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
-    rows -= len(rows) * np.eye(len(rows), dtype=int)
-    _, eigenvectors = np.linalg.eigh(rows.astype(float))
-    Q = np.vectorize(int, otypes="O")(eigenvectors * 2**53)
-    turned = Q.T @ rows @ Q
-    # The row sum has the diagonal entry in it.
-    return bool((2 * np.diag(turned) > abs(turned).sum(axis=1)).all())
 
 
 def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
@@ -354,11 +162,11 @@ def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     """N10 and N11, step by step, for arguments that fit together."""
     z = exact(origin.unit_inputs(problem, bias=candidate.s is not None))
     B = exact(problem.B)
-    added, blocks = _pass(candidate, z)
-    added_by_teacher, _ = _pass(teacher, z)
+    added, blocks = forward_pass(candidate, z)
+    added_by_teacher, _ = forward_pass(teacher, z)
     r = (added - added_by_teacher) @ B.T
     live = _live_units(blocks)
-    gradient, hessian = _system(live, B, r)
+    gradient, hessian = system(live, B, r)
     tangents, T = _orbits(live)
     # F(theta) = grad f(theta) + T T^T (theta - theta_0)
     derivative = hessian + T @ T.T
@@ -375,25 +183,25 @@ def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     risk = _risk_interval(r, around.changes)
     norms = _norms_inside(candidate, teacher, rho)
     return Certificate(
-        radius=_round_up(rho),
-        risk=_round_down(risk.below),
-        risk_above=_round_up(risk.above),
-        norm=_round_up(norms.candidate),
-        teacher_norm=_round_up(norms.teacher),
-        kink_distance=_round_down(kink - rho),
-        curvature=_round_down(curvature),
+        radius=round_up(rho),
+        risk=round_down(risk.below),
+        risk_above=round_up(risk.above),
+        norm=round_up(norms.candidate),
+        teacher_norm=round_up(norms.teacher),
+        kink_distance=round_down(kink - rho),
+        curvature=round_down(curvature),
         active_examples=_active_examples(live),
         dead_units=sum(int((~block.alive).sum()) for block in blocks),
     )
 
 
-def _active_examples(live: list[_Block]) -> tuple[int, ...]:
+def _active_examples(live: list[Block]) -> tuple[int, ...]:
     """For each live unit, on how many examples it is active."""
     counts = [(block.pre > 0).sum(axis=0) for block in live]
     return tuple(np.concatenate(counts).tolist())
 
 
-def _live_units(blocks: list[_Block]) -> list[_Block]:
+def _live_units(blocks: list[Block]) -> list[Block]:
     """The blocks with live units, these alone; a unit must be live or strictly dead."""
     for number, block in enumerate(blocks, start=1):
         touching = np.flatnonzero(block.alive & ~np.any(block.pre > 0, axis=0))
@@ -407,12 +215,12 @@ def _live_units(blocks: list[_Block]) -> list[_Block]:
     return live
 
 
-def _orbits(live: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
+def _orbits(live: list[Block]) -> tuple[np.ndarray, np.ndarray]:
     """``(t_c, T_c)``, exact, f[size, units]: tangents, and unit vectors along them.
 
     The proof does not need the latter to have length 1 exactly.
     """
-    tangents = _orbit_tangents(live)
+    tangents = orbit_tangents(live)
     # the squares of tiny weights would be 0
     directions = tangents / abs(tangents).max(axis=0)
     return exact(tangents), exact(directions / np.linalg.norm(directions, axis=0))
@@ -444,7 +252,7 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
         spectrum[-1],
     )
     inverse = exact(np.linalg.inv(rounded))
-    defect = _norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
+    defect = norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
     _require(
         Fraction(1, 2) > defect,
         "||I - C F'|| must be below 1/2",
@@ -452,7 +260,7 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
         Fraction(1, 2),
     )
     return _Newton(
-        step=_norm(inverse @ gradient), defect=defect, inverse_norm=_norm(inverse)
+        step=norm(inverse @ gradient), defect=defect, inverse_norm=norm(inverse)
     )
 
 
@@ -471,20 +279,20 @@ class _Around(NamedTuple):
 
 
 def _bounds_around(
-    live: list[_Block], rho: Fraction, *, z: np.ndarray, B: np.ndarray, r: np.ndarray
+    live: list[Block], rho: Fraction, *, z: np.ndarray, B: np.ndarray, r: np.ndarray
 ) -> _Around:
     """The constants of N10 within rho of theta_0.
 
     z, f[n, width_z], and r, f[n, d_out], are the inputs and the residuals at theta_0.
     """
     # P = |theta_0| + rho
-    P = _norm(np.concatenate([_weights(block) for block in live])) + rho
+    P = norm(np.concatenate([_weights(block) for block in live])) + rho
     D_1, D_2, D_3 = _output_rates(live, P, rho)
-    z_norms = _row_norms(z)
-    b = _norm(B) * z_norms
+    z_norms = row_norms(z)
+    b = norm(B) * z_norms
     changes = b * D_1 * rho
     # L = 2/n sum_i (3 b_i^2 D_1 D_2 + (|r_i| + b_i D_1 rho) b_i D_3)
-    largest_residuals = _row_norms(r) + changes
+    largest_residuals = row_norms(r) + changes
     terms = 3 * (b * D_1) * (b * D_2) + largest_residuals * (b * D_3)
     return _Around(
         moves=z_norms * D_1 * rho,
@@ -493,7 +301,7 @@ def _bounds_around(
     )
 
 
-def _weights(block: _Block) -> np.ndarray:
+def _weights(block: Block) -> np.ndarray:
     """All weights of a block, f[size]."""
     return np.concatenate([block.V.ravel(), block.W.ravel()])
 
@@ -508,7 +316,7 @@ def _require_contraction(newton: _Newton, third: Fraction) -> None:
 
 def _require_transversal(tangents: np.ndarray, T: np.ndarray, rho: Fraction) -> None:
     """(2) of N10: within the ball every orbit crosses the complement of T."""
-    along = (tangents * T).sum(axis=0) - rho * _row_norms(T.T)
+    along = (tangents * T).sum(axis=0) - rho * row_norms(T.T)
     _require(min(along) > 0, "a unit is too short", min(along), 0)
 
 
@@ -522,7 +330,7 @@ def _curvature(derivative: np.ndarray, third_times_radius: Fraction) -> Fraction
     curvature = Fraction(float(least)) / 2
     identity = np.eye(len(derivative), dtype=int)
     lowered = derivative - (third_times_radius + curvature) * identity
-    _require(_is_definite(lowered), "no local minimum, curvature", least, curvature)
+    _require(is_definite(lowered), "no local minimum, curvature", least, curvature)
     return curvature
 
 
@@ -538,7 +346,7 @@ def _risk_interval(r: np.ndarray, changes: np.ndarray) -> _RiskInterval:
 
     The lower bound must be positive.
     """
-    r_norms = _row_norms(r)
+    r_norms = row_norms(r)
     below = ((r**2).sum() - (2 * r_norms * changes).sum()) / len(r)
     _require(below > 0, "the risk must be positive", below, 0)
     above = ((r_norms + changes) ** 2).sum() / len(r)
@@ -563,7 +371,7 @@ def _norms_inside(candidate: Blocks, teacher: Blocks, rho: Fraction) -> _Norms:
 
 
 def _output_rates(
-    live: list[_Block], P: Fraction, rho: Fraction
+    live: list[Block], P: Fraction, rho: Fraction
 ) -> tuple[Fraction, Fraction, Fraction]:
     """D_1, D_2 and D_3 of N10; times |z_i| they bound derivatives of the outputs.
 
@@ -571,7 +379,7 @@ def _output_rates(
     """
     q = len(live)
     # c_j = 1 + (||V_j|| + rho) (||W_j|| + rho)
-    c = [1 + (_norm(block.V) + rho) * (_norm(block.W) + rho) for block in live]
+    c = [1 + (norm(block.V) + rho) * (norm(block.W) + rho) for block in live]
     kappa = math.prod(c) / min(c)
     # Maclaurin's inequalities for sums over pairs and triples of blocks.
     pairs = 1 - Fraction(1, q)
@@ -582,7 +390,7 @@ def _output_rates(
     return D_1, D_2, D_3
 
 
-def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
+def _kink_distance(blocks: list[Block], moves: np.ndarray) -> Fraction:
     """(3) of N10: the least distance of a live unit from its kink, over ||z|| there.
 
     It is taken over all examples. Dead units must stay dead. The inputs of the blocks
@@ -592,12 +400,12 @@ def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
     distances = []
     for block in blocks:
         # |w| mu_{j,i}: how far a pre-activation moves with its input.
-        reach = np.outer(mu, _row_norms(block.W))
+        reach = np.outer(mu, row_norms(block.W))
         if not block.alive.all():
             highest = (block.pre + reach)[:, ~block.alive].max()
             _require(highest < 0, "a dead unit may come to life", highest, 0)
         if block.alive.any():
-            z_norms = _row_norms(block.z) + mu
+            z_norms = row_norms(block.z) + mu
             distance = (abs(block.pre) - reach) / z_norms[:, None]
             distances.append(distance[:, block.alive].min())
             mu = moves
@@ -607,5 +415,5 @@ def _kink_distance(blocks: list[_Block], moves: np.ndarray) -> Fraction:
 def _largest_norm(blocks: Blocks) -> Fraction:
     """The largest Frobenius norm of a U_j, V_j or s_j, rounded up."""
     return max(
-        _norm(exact(part)) for parts in blocks if parts is not None for part in parts
+        norm(exact(part)) for parts in blocks if parts is not None for part in parts
     )

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from experiments.measurements import relu_search
-from identity_matters.relu import certificate, critical_points, model, origin, problems
+from identity_matters.relu import (
+    certificate,
+    critical_points,
+    exact_net,
+    model,
+    origin,
+    problems,
+    rational,
+)
 from identity_matters.relu.model import Blocks
 from tests.measured import reference_runs
 from tests.relu_problems import copies, two_points, unit_blocks
@@ -308,8 +316,8 @@ def test_a_bad_local_minimum_with_live_units_in_two_blocks_is_proved():
 
 def test_kinks_come_nearer_by_what_the_blocks_below_move():
     def block(V, W, z):
-        V, W, z = map(certificate.exact, (V, W, z))
-        return certificate._Block(V, W, z, z @ W.T)
+        V, W, z = map(rational.exact, (V, W, z))
+        return exact_net.Block(V, W, z, z @ W.T)
 
     # Inputs 1 and 3 of block 2 move by 1/10 and 1/5; its first unit is live, its second
     # is dead.
@@ -339,8 +347,8 @@ def test_the_exact_system_is_what_differentiation_says():
         rng.standard_normal(shape) for shape in ((6, 2), (6, 2), (2, 2), (2, 2))
     )
     problem = model.Problem(x, y, A, B)
-    z = certificate.exact(origin.unit_inputs(problem, bias=True))
-    _, blocks = certificate._pass(net, z)
+    z = rational.exact(origin.unit_inputs(problem, bias=True))
+    _, blocks = exact_net.forward_pass(net, z)
     W = np.concatenate([net.U, net.s[:, :, None]], axis=2)
 
     def risk(flat):
@@ -348,8 +356,8 @@ def test_the_exact_system_is_what_differentiation_says():
         return model.risk(Blocks(W[:, :, :2], V.reshape(2, 2, 2), W[:, :, 2]), problem)
 
     flat = np.concatenate([net.V.reshape(2, -1), W.reshape(2, -1)], axis=1).ravel()
-    r = certificate.exact(model.forward(net, problem)[0] - y)
-    gradient, hessian = certificate._system(blocks, certificate.exact(B), r)
+    r = rational.exact(model.forward(net, problem)[0] - y)
+    gradient, hessian = exact_net.system(blocks, rational.exact(B), r)
     np.testing.assert_allclose(
         gradient.astype(float), jax.jit(jax.grad(risk))(flat), rtol=1e-11
     )
@@ -379,12 +387,10 @@ def test_derivatives_stay_below_their_bounds():
                     ]
                 )
                 blocks = [
-                    certificate._Block(
-                        *certificate.exact([[[b]], [[a]], [[1.0]], [[1.0]]])
-                    )
+                    exact_net.Block(*rational.exact([[[b]], [[a]], [[1.0]], [[1.0]]]))
                     for a, b in zip(u, v, strict=True)
                 ]
-                length = certificate.exact(np.linalg.norm([u, v]))[()]
+                length = rational.exact(np.linalg.norm([u, v]))[()]
                 rates = np.array(certificate._output_rates(blocks, length, 0), float)
                 found = [abs(output.deriv(order)(0.0)) for order in (1, 2, 3)]
                 assert (found <= rates * (1 + 1e-12)).all()
@@ -399,7 +405,7 @@ def test_bounds_of_derivatives_by_hand():
 
     def rates(*sizes, length):
         blocks = [
-            certificate._Block(*certificate.exact([[[v]], [[w]], [[1.0]], [[1.0]]]))
+            exact_net.Block(*rational.exact([[[v]], [[w]], [[1.0]], [[1.0]]]))
             for v, w in sizes
         ]
         found = certificate._output_rates(blocks, fractions.Fraction(length), 0)
@@ -417,11 +423,11 @@ def test_the_contraction_has_the_constant_of_n10():
     problem, _, teacher = two_live_blocks()
     _, student, _ = two_live_blocks((0.81, 0.5))
     problem = problem._replace(B=np.full((1, 1), 2.0))
-    z = certificate.exact(origin.unit_inputs(problem, bias=True))
-    B = certificate.exact(problem.B)
-    added, blocks = certificate._pass(student, z)
-    residuals = (added - certificate._pass(teacher, z)[0]) @ B.T
-    parts = certificate._system([block.live() for block in blocks], B, residuals)
+    z = rational.exact(origin.unit_inputs(problem, bias=True))
+    B = rational.exact(problem.B)
+    added, blocks = exact_net.forward_pass(student, z)
+    residuals = (added - exact_net.forward_pass(teacher, z)[0]) @ B.T
+    parts = exact_net.system([block.live() for block in blocks], B, residuals)
     gradient, hessian = (part.astype(float) for part in parts)
     # v, u and s of each block, and the tangents of their orbits.
     theta = np.array([[0.81, 0.5, -0.125], [0.5, 0.25, -0.57]])
@@ -504,7 +510,7 @@ def test_orbits_stay_transversal_within_the_length_of_their_tangents():
     """(2) of N10: a tangent (3, 4) keeps a product above 0 with (0.6, 0.8) within a
     radius of 5.
     """
-    tangents = certificate.exact([[3.0], [4.0]])
+    tangents = rational.exact([[3.0], [4.0]])
     directions = tangents / 5
     certificate._require_transversal(
         tangents, directions, fractions.Fraction(4999, 1000)
@@ -528,7 +534,7 @@ def test_definite_matrices():
         matrix = np.array(
             [[fractions.Fraction(entry) for entry in row] for row in rows]
         )
-        assert certificate._is_definite(matrix) == definite
+        assert rational.is_definite(matrix) == definite
 
 
 def test_roots_are_rounded_up():
@@ -537,6 +543,6 @@ def test_roots_are_rounded_up():
         fractions.Fraction(0),
         fractions.Fraction(1, 10**30),
     ):
-        root = certificate.root_above(value)
+        root = rational.root_above(value)
         assert root**2 >= value
         assert float(root) == pytest.approx(float(value) ** 0.5, rel=1e-15, abs=1e-39)
