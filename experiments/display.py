@@ -10,7 +10,7 @@ from experiments import commands
 from identity_matters.report.numbers import duration
 
 if TYPE_CHECKING:
-    from experiments.reproduce import Job
+    from experiments.jobs import Job
 
 # A bar stops at this share when a run takes longer than expected, because rich stops
 # the clock of a full bar.

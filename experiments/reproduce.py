@@ -14,16 +14,12 @@ stop the others, but makes the exit code 1, as does a contradiction of the refer
 
 import collections
 import contextlib
-import dataclasses
-import functools
 import itertools
-import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import time
-from typing import Any
 
 import rich.progress
 import rich.table
@@ -31,9 +27,9 @@ from absl import flags
 
 import experiments
 from experiments import accelerators, commands, compare, processes
-from experiments.display import Display
-from experiments.run import DeviceExperiment
-from identity_matters import environment, limits, runs
+from experiments.jobs import Job, failure_of, problem_of
+from experiments.queues import run_all
+from identity_matters import runs
 from identity_matters.report import collection
 from identity_matters.report.numbers import duration
 from identity_matters.report.records import MALFORMED
@@ -63,87 +59,6 @@ _OVERWRITE = flags.DEFINE_boolean(
 )
 # an experiment is quick if its quickest variant takes at most this long
 DEMO_SECONDS = 20
-UNKNOWN_SECONDS = 30  # assumed for a run without a reference
-POLL_SECONDS = 0.25  # between two looks at the running processes
-
-
-@dataclasses.dataclass
-class Job:
-    """One run: what it is, and its process.
-
-    Attributes:
-      name: of the experiment.
-      variant: of the experiment.
-      seed: of the run.
-      reference_seconds: how long its reference took, if there is one.
-      problem: why an existing run can be neither kept nor resumed.
-      process: a multiprocessing process, once it has started.
-      core: the only core that it may use; None if it may use all.
-    """
-
-    name: str
-    variant: str
-    seed: int
-    reference_seconds: float | None
-    problem: str | None = None
-    process: Any = None
-    core: int | None = None
-
-    @property
-    def title(self) -> str:
-        """What the run is called in messages."""
-        return f"{self.name} {self.variant} seed={self.seed}"
-
-    @property
-    def expected_seconds(self) -> float:
-        """How long the run will take, as far as one knows."""
-        return self.reference_seconds or UNKNOWN_SECONDS
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether an existing run stands in the way."""
-        return self.problem is not None and not _OVERWRITE.value
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process has come to an end."""
-        return self.process.exitcode is not None
-
-    @property
-    def path(self) -> Any:
-        """The directory of the run."""
-        return runs.run_path(
-            commands.RESULTS_DIR.value, self.name, self.variant, self.seed
-        )
-
-    @property
-    def log(self) -> pathlib.Path:
-        """Where its output goes, unless it runs alone."""
-        file = f"{self.title}.txt".replace("/", "-").replace(" ", "-")
-        return pathlib.Path(commands.RESULTS_DIR.value) / "logs" / file
-
-    def command(self) -> list[str]:
-        """The arguments of ``python`` that start the run, as one would type them."""
-        settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
-        if commands.RESULTS_DIR.value != "results/local":
-            settings.append(f"--results_dir={commands.RESULTS_DIR.value}")
-        if self.problem or _OVERWRITE.value:
-            settings.append("--overwrite")
-        return ["-m", experiments.MODULES[self.name], *settings]
-
-    def last_line(self) -> str:
-        """The last line of its log, or nothing."""
-        with contextlib.suppress(OSError, IndexError):
-            text = self.log.read_text(encoding="utf-8", errors="replace")
-            return runs.visible(text.splitlines()[-1])
-        return ""
-
-    def summary(self) -> dict | None:
-        """Its summary.json if the run is done and was not refused, else None."""
-        with contextlib.suppress(runs.RunError):
-            run = runs.read_run(self.path)
-            return run.summary if run.status == "done" and not self.is_refused else None
-        return None
 
 
 def main(_) -> int:
@@ -161,7 +76,7 @@ def main(_) -> int:
     started = time.monotonic()
     report_code = 0
     try:
-        _run_all(waiting, console)
+        run_all(waiting, _JOBS.value, console)
         if _REPORT.value:
             console.print("writing the report")
             report_code = _write_report()
@@ -177,7 +92,7 @@ def _jobs_to_run(jobs: list[Job], console: commands.Console) -> list[Job]:
     waiting = []
     finished_before = 0
     for job in jobs:
-        job.problem = _why_not(job)
+        job.problem = problem_of(job)
         if job.is_refused:
             advice = "make reproduce OVERWRITE=1 runs it anew"
             console.print(f"{job.path}: {job.problem}; {advice}")
@@ -284,6 +199,8 @@ def _job(name: str, variant: str, seed: int) -> Job:
         variant=variant,
         seed=seed,
         reference_seconds=statistics.median(seconds) if seconds else None,
+        results_dir=commands.RESULTS_DIR.value,
+        overwrite=_OVERWRITE.value,
     )
 
 
@@ -301,119 +218,6 @@ def _default_variants(name: str) -> tuple[str, ...]:
     return experiments.variants(name, "VARIANTS")
 
 
-def _why_not(job: Job) -> str | None:
-    """Why an existing run can be neither kept nor resumed, if there is a reason."""
-    defaults = experiments.find(job.name).settings_of(job.variant)
-    defaults.pop("scale", None)
-    try:
-        if job.summary() is None:
-            runs.unfinished(job.path, defaults, _code_and_packages())
-            return None
-        config = runs.read_run(job.path).config
-    except runs.RunError as error:
-        return str(error).removeprefix(f"{job.path}: ").partition("; --overwrite")[0]
-    for name, (before, now) in runs.differences(config, defaults).items():
-        return f"was made with {name}={before!r}, which is {now!r} now"
-    return None
-
-
-@functools.cache
-def _code_and_packages() -> dict:
-    return environment.code_and_packages()
-
-
-def _start(job: Job, core: int | None, alone: bool) -> None:
-    """Starts the run on the given core, or on all cores if `core` is None.
-
-    If it does not run `alone`, its output goes to its log.
-    """
-    log = None if alone else str(job.log)
-    job.process = processes.start(job.command(), log, core)
-    job.core = core
-
-
-class _Queue:
-    """Jobs that wait for places of one kind; the one that takes longest goes first.
-
-    Args:
-      jobs: those to run.
-      places: a core for each of the runs at a time, or None where a run may use all.
-    """
-
-    def __init__(self, jobs: list[Job], places: list[int | None]):
-        self.waiting = sorted(jobs, key=lambda job: job.expected_seconds)
-        self.free_places = list(places)
-        self.running: list[Job] = []
-
-    def start_jobs(self, alone: bool) -> list[Job]:
-        """Starts jobs while there are free places; returns those it has started."""
-        started = []
-        while self.waiting and self.free_places:
-            job = self.waiting.pop()
-            _start(job, self.free_places.pop(), alone)
-            self.running.append(job)
-            started.append(job)
-        return started
-
-    def take_ended_jobs(self) -> list[Job]:
-        """The jobs that have ended since the last call; their places are free again."""
-        ended = [job for job in self.running if job.has_ended]
-        for job in ended:
-            self.running.remove(job)
-            self.free_places.append(job.core)
-        return ended
-
-
-def _cores() -> list[int | None]:
-    """A core for each run at a time; None if cores cannot be chosen."""
-    cores: list[int | None] = [None] * limits.usable_cores()
-    if hasattr(os, "sched_getaffinity"):
-        # a container may allow fewer
-        cores = [*sorted(os.sched_getaffinity(0))[: len(cores)]]
-    at_once = _JOBS.value or len(cores)
-    return [cores[i % len(cores)] for i in range(at_once)]
-
-
-def _queues(jobs: list[Job]) -> tuple[list[_Queue], int]:
-    """The jobs, by what they compute on, and how many run at a time."""
-    cores = _cores()
-    trainings = []
-    if len(cores) > 1 and accelerators.are_usable():
-        trainings = [job for job in jobs if _trains(job)]
-    others = [job for job in jobs if job not in trainings]
-    # Trainings have the accelerator one at a time.
-    at_once = min(len(cores), len(others)) + min(1, len(trainings))
-    if at_once <= 1:
-        # Runs that go one at a time may use all cores.
-        return [_Queue(jobs, [None])], min(1, len(jobs))
-    return [_Queue(trainings, [None]), _Queue(others, cores)], at_once
-
-
-def _trains(job: Job) -> bool:
-    return isinstance(experiments.find(job.name), DeviceExperiment)
-
-
-def _run_all(jobs: list[Job], console: commands.Console) -> None:
-    """Runs all jobs, as many at a time as there are places, and shows how far they are.
-
-    Runs that go one at a time write to the terminal themselves.
-    """
-    queues, at_once = _queues(jobs)
-    alone = at_once <= 1
-    with Display(jobs, at_once, console, disable=alone) as display:
-        while any(queue.waiting or queue.running for queue in queues):
-            for queue in queues:
-                for job in queue.start_jobs(alone):
-                    display.started(job)
-            time.sleep(POLL_SECONDS)
-            for queue in queues:
-                for job in queue.running:
-                    display.update(job)
-                for job in queue.take_ended_jobs():
-                    display.ended(job)
-            display.refresh()
-
-
 def _conclude(
     jobs: list[Job], run_now: int, seconds: float, console: commands.Console
 ) -> int:
@@ -429,7 +233,7 @@ def _conclude(
     yours = collection.read("yours", commands.RESULTS_DIR.value)
     reference = collection.read("reference", commands.REFERENCE_DIR.value)
     problems = [
-        f"failed: {job.title}: {_why_failed(job)}"
+        f"failed: {job.title}: {failure_of(job)}"
         for job in jobs
         if job.summary() is None
     ]
@@ -476,17 +280,6 @@ def _print_table(jobs: list[Job], console: commands.Console) -> collections.Coun
         verdicts_of_all += verdicts
     console.print(table)
     return verdicts_of_all
-
-
-def _why_failed(job: Job) -> str:
-    if (
-        job.process is not None
-        and job.process.exitcode == processes.RUNS_ELSEWHERE_CODE
-    ):
-        return "another process is running it"
-    if job.log.exists() and not job.is_refused:
-        return f"{job.last_line()} ({job.log})"
-    return "see above"
 
 
 def _contradictions(

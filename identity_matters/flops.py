@@ -165,13 +165,18 @@ def count_parameters(tree: Any) -> int:
 
 
 def count_flops(function: Callable[..., Any], *args) -> int:
-    """Floating-point operations of the convolutions and matrix products.
+    """Operations of the convolutions and matrix products in ``function(*args)``.
 
-    They are those of `function(*args)`. A multiply-add counts as two, everything
-    else is free, and the zeros of padding and dilation count as numbers. The body of a
-    loop counts once per iteration; of the branches of a conditional, only the most
-    expensive counts. JAX traces the function, without running it. `args` are pytrees of
-    arrays or `jax.ShapeDtypeStruct`. A product in a while loop is a ValueError.
+    A multiply-add counts as two, everything else is free, and the zeros of padding and
+    dilation count as numbers. The body of a loop counts once per iteration; of the
+    branches of a conditional, only the most expensive counts. JAX traces the function,
+    without running it.
+
+    Args:
+      function: what would be run.
+      args: pytrees of arrays or `jax.ShapeDtypeStruct`.
+    Raises:
+      ValueError: a product is in a while loop.
 
     >>> ones = jax.numpy.ones
     >>> # 4 x 2 sums of 8 products

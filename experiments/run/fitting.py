@@ -9,6 +9,7 @@ import numpy as np
 from experiments.run.endings import DivergedError, Interrupted
 from identity_matters import flops, runs
 from identity_matters.train import checkpoint, loop, multihost
+from identity_matters.train.intervals import Intervals
 from identity_matters.train.parallel import ParallelSteps
 from identity_matters.train.records import NonFiniteError
 from identity_matters.train.step import Task
@@ -23,7 +24,7 @@ class DeviceTraining:
       intervals: its length, and how often it logs, evaluates and saves.
     """
 
-    def __init__(self, task: Task, parallel: ParallelSteps, intervals: loop.Intervals):
+    def __init__(self, task: Task, parallel: ParallelSteps, intervals: Intervals):
         self.task = task
         self.parallel = parallel
         self.intervals = intervals
@@ -97,10 +98,10 @@ class DeviceTraining:
         return result
 
 
-def make_intervals(train: dict, **changes: int) -> loop.Intervals:
+def make_intervals(train: dict, **changes: int) -> Intervals:
     """The intervals of the settings whose names begin with "steps"."""
     steps = {name: value for name, value in train.items() if name.startswith("steps")}
-    return loop.Intervals(**{**steps, **changes})
+    return Intervals(**{**steps, **changes})
 
 
 def describe_devices(

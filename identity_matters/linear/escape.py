@@ -4,10 +4,13 @@ See docs/theory/convergence.md. Everything is computed from logarithms and from
 differences without cancellation, so that targets and weights of any size keep their
 digits:
 
-w        the smallest weight, which moves from w_0 towards w_r, where the product is r
-c_i      w_i^2 - w^2 of the others, which the flow conserves; `roots` are the different
-sqrt(c_i) q        the product of the others, prod_i sqrt(w^2 + c_i) p, e     w q, and p
-- r u        w - w_r
+* ``w``: the smallest weight, which moves from w_0 towards w_r, where the product is r
+* ``c_i``: ``w_i^2 - w^2`` of each other weight, which the flow conserves; `_Path.roots`
+  are the different ``sqrt(c_i)``, `_Path.counts` how often each occurs
+* ``q``: ``prod_i sqrt(w^2 + c_i)``, the product of the other weights
+* ``p``: ``w q``, the product of all weights
+* ``e``: ``p - r``
+* ``u``: ``w - w_r``
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
@@ -22,18 +26,24 @@ from numpy.typing import ArrayLike
 
 from identity_matters.checks import real_array, real_number
 
-# Gauss-Legendre nodes per panel; panels are halved until the integral changes by less
-# than this.
+# Gauss-Legendre nodes of each panel of an integral, and their weights.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+# Panels are halved until the logarithm of the integral changes by less than this.
 _LARGEST_CHANGE = 1e-10
 _MOST_HALVINGS = 8
-# The integrand changes by a factor of up to e^l per unit of the variable, a panel by
-# e^4.
+# The integrand changes by a factor of at most e^l per unit of its variable, and within
+# a panel by at most e^4.
 _EXPONENT_PER_PANEL = 4.0
 # Values of all w_i that are held at a time.
 _CHUNK = 2**21
 # Relative; roots are sought in logarithms.
 _ROOT_TOLERANCE = 1e-15
+# Closer to w_r than this share of it, |w_0 - w_r| would lose digits to cancellation.
+_NEAR_THE_END = 0.1
+# Relative widening of the interval in which a root is sought: far above rounding.
+_SEARCH_MARGIN = 1e-9
+# What is left of |w_0 - w_r|, relative to w_r, if it is only rounding.
+_ROUNDING_OF_A_DISTANCE = 1e-14
 
 
 def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
@@ -102,6 +112,19 @@ def _exact_error(w: np.ndarray, r: float) -> float:
         ) from None
 
 
+class _Way(NamedTuple):
+    """A part of the way of w, along a variable s from `low` to `high`.
+
+    Attributes:
+      low, high: the ends.
+      point: s, f64[n] -> (u, log |dw / ds|), f64[n] each.
+    """
+
+    low: float
+    high: float
+    point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 class _Path:
     """The way of the smallest weight; see the module's docstring for the letters."""
 
@@ -124,9 +147,9 @@ class _Path:
         return np.log(np.hypot(w[:, None], self.roots)) @ self.counts
 
     def _log_end(self) -> float:
-        """``log |w_r|``, where w_r is the end of the flow.
+        """``log |w_r|``: the solution of ``log |w| + log q = log |r|``.
 
-        It solves ``log |w| + log q = log |r|``, whose left side increases with log |w|.
+        The left side increases with log |w|.
         """
 
         def missing(log_w: float) -> float:
@@ -135,7 +158,7 @@ class _Path:
         # |p| is at least |w|^l, and q increases with |w|.
         high = self.log_r / self.depth
         low = self.log_r - float(self.log_q(np.exp([high]))[0])
-        margin = 1e-9 * (1 + abs(high) + abs(low))
+        margin = _SEARCH_MARGIN * (1 + abs(high) + abs(low))
         return _root(missing, low - margin, high + margin)
 
     def log_error(self, u: np.ndarray) -> np.ndarray:
@@ -144,13 +167,12 @@ class _Path:
         with np.errstate(divide="ignore"):
             log_product = np.log(np.abs(w)) + self.log_q(w)
         is_same_side = w * self.sign > 0
-        # On the same side of 0 as w_r, log (p(w_r) / p(w)) is a sum of logarithms near
-        # 0.
-        here = np.hypot(w[:, None], self.roots)
+        # On w_r's side of 0, log (p(w_r) / p(w)) is a sum of logarithms near 0.
+        at_w = np.hypot(w[:, None], self.roots)
         at_end = np.hypot(self.end, self.roots)
         # On the other side they may not exist, and are not used.
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = (u * (w + self.end))[:, None] / ((here + at_end) * here)
+            shares = (u * (w + self.end))[:, None] / ((at_w + at_end) * at_w)
             log_ratio = np.log1p(-u / w) + np.log1p(-shares) @ self.counts
             larger = np.maximum(log_product, self.log_r)
             near = larger + np.log(-np.expm1(-np.abs(log_ratio)))
@@ -159,54 +181,63 @@ class _Path:
     def log_times(self, first_error: float, last_error: float) -> list[float]:
         """Logarithms of the times, for ``sigma = 1/2``, on the parts of the way.
 
-        Near w_r the variable is log |u|, far from it log w, or asinh(w / g) if w passes
-        0.
+        Args:
+          first_error: e at the start.
+          last_error: ``|e|`` where the way ends.
         """
         first = abs(self.start - self.end)
-        if first < 0.1 * abs(self.end):  # rounding of w_r may matter
+        # So near w_r the difference may be its rounding alone.
+        if first < _NEAR_THE_END * abs(self.end):
             first = self._distance(math.log(abs(first_error)))
         last = self._distance(math.log(last_error))
         side = 1.0 if first_error > 0 else -1.0
         # w_r / 2 or 2 w_r, whichever is on the side of the start.
         middle = abs(self.end) if side * self.sign > 0 else abs(self.end) / 2
-        times = []
+        ways = []
         if last < min(first, middle):
-            low = math.log(last)
-            high = math.log(min(first, middle))
-            times.append(
-                self._integrate(lambda log_u: (side * np.exp(log_u), log_u), low, high)
-            )
+            ways.append(self._near_the_end(last, min(first, middle), side))
         if first > middle:
             stop = self.end + side * max(last, middle)
             if self.sign > 0:
-                low, high = sorted((math.log(self.start), math.log(stop)))
-                times.append(
-                    self._integrate(
-                        lambda log_w: (np.exp(log_w) - self.end, log_w), low, high
-                    )
-                )
+                ways.append(self._far_from_the_end(stop))
             else:
-                times += self._log_times_past_zero(stop)
-        return times
+                ways += self._past_zero(stop)
+        return [self._integrate(way) for way in ways]
 
-    def _log_times_past_zero(self, stop: float) -> list[float]:
-        """`log_times` from the start to w = `stop`, which may lie beyond 0."""
+    def _near_the_end(self, last: float, first: float, side: float) -> _Way:
+        """The part from ``|u| = first`` to ``|u| = last``, by ``s = log |u|``."""
+
+        def by_log_distance(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return side * np.exp(s), s
+
+        return _Way(math.log(last), math.log(first), by_log_distance)
+
+    def _far_from_the_end(self, stop: float) -> _Way:
+        """The part from the start to w = `stop` on one side of 0, by ``s = log w``."""
+
+        def by_log_weight(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.exp(s) - self.end, s
+
+        low, high = sorted((math.log(self.start), math.log(stop)))
+        return _Way(low, high, by_log_weight)
+
+    def _past_zero(self, stop: float) -> list[_Way]:
+        """From the start to w = `stop`, perhaps beyond 0, by ``s = asinh(w / g)``."""
         # 1/q has a peak of width roots[0] at 0, and e changes there over |w_r|.
         g = min([abs(self.end), *self.roots[:1]])
 
         def by_asinh(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """u and log |dw / ds| for ``w = g sinh s``."""
             log_slope = math.log(g / 2) + np.logaddexp(s, -s)
             return g * np.sinh(s) - self.end, log_slope
 
         low, high = sorted((math.asinh(self.start / g), math.asinh(stop / g)))
         # The integrand is least smooth at 0, which should be an end.
-        times = []
+        ways = []
         if low < min(high, 0.0):
-            times.append(self._integrate(by_asinh, low, min(high, 0.0)))
+            ways.append(_Way(low, min(high, 0.0), by_asinh))
         if max(low, 0.0) < high:
-            times.append(self._integrate(by_asinh, max(low, 0.0), high))
-        return times
+            ways.append(_Way(max(low, 0.0), high, by_asinh))
+        return ways
 
     def _distance(self, log_error: float) -> float:
         """``|u|`` at which |e| has this logarithm, on the side of the start."""
@@ -217,31 +248,37 @@ class _Path:
             return float(self.log_error(side * np.exp([v]))[0]) - log_error
 
         # The start may be so close that w_0 - w_r is only rounding.
-        high = math.log(max(direct, abs(self.end) * 1e-14)) + 1.0
+        least = abs(self.end) * _ROUNDING_OF_A_DISTANCE
+        high = math.log(max(direct, least)) + 1.0
         if side < 0:
-            high = min(high, math.log(abs(self.end)) - 1e-9)
+            # w stays on the side of w_r.
+            high = min(high, math.log(abs(self.end)) - _SEARCH_MARGIN)
         low = high - 1.0
         while missing(low) > 0:
             low -= 2 * (high - low)
         return math.exp(_root(missing, low, high))
 
-    def _integrate(self, way: Callable, low: float, high: float) -> float:
-        """Log of the integral of ``|dw| / (|e| q)``.
+    def _integrate(self, way: _Way) -> float:
+        """Log of the integral of ``|dw| / (|e| q)`` on a part of the way.
 
-        ``way(s)`` is ``(u, log |dw / ds|)``.
+        Raises ValueError if halving the panels goes on changing it.
         """
-        count = math.ceil(self.depth * (high - low) / _EXPONENT_PER_PANEL) + 1
+        exponent = self.depth * (way.high - way.low)
+        count = math.ceil(exponent / _EXPONENT_PER_PANEL) + 1
         before = math.nan
         for _ in range(_MOST_HALVINGS):
-            now = self._sum(way, np.linspace(low, high, count + 1))
+            now = self._sum(way.point, np.linspace(way.low, way.high, count + 1))
             if abs(now - before) <= _LARGEST_CHANGE:
                 return now
             before = now
             count *= 2
         raise ValueError("the integral for the time does not converge")
 
-    def _sum(self, way: Callable, edges: np.ndarray) -> float:
-        """`_integrate` by Gauss-Legendre sums between adjacent edges, f64[n + 1]."""
+    def _sum(self, point: Callable, edges: np.ndarray) -> float:
+        """`_integrate` by Gauss-Legendre sums between adjacent edges, f64[n + 1].
+
+        `point` is that of a `_Way`.
+        """
         at_a_time = max(1, _CHUNK // (len(_NODES) * (1 + len(self.roots))))
         logs = []
         for begin in range(0, len(edges) - 1, at_a_time):
@@ -250,7 +287,7 @@ class _Path:
             right = ends[1:]
             half = (right - left)[:, None] / 2
             s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
-            u, log_slope = way(s)
+            u, log_slope = point(s)
             weights = np.log((half * _WEIGHTS).ravel())
             log_integrand = (
                 weights + log_slope - self.log_error(u) - self.log_q(self.end + u)

@@ -1,23 +1,26 @@
 """Multilayer perceptrons with and without the identity, of up to thousands of layers.
 
-    h_1 = c x + W_1 x;   h_j = c h_{j-1} + W_j phi(h_{j-1}), j = 2 ... l - 1;   W_l
-    phi(h_{l-1})
+    h_1 = c x + W_1 x,
+    h_j = c h_{j-1} + W_j phi(h_{j-1})    for j = 2 ... l - 1,
+    logits = W_l phi(h_{l-1}).
 
-l      depth, the number of matrices; there are no biases. phi    ReLU, or the identity
-map, which gives the linear net of the paper's section 2. c      1 with the identity,
-else 0; the first layer has this term only if its matrix is square.
+* ``l``: the depth, the number of matrices; there are no biases.
+* ``phi``: ReLU, or the identity map, which gives the linear net of the paper's
+  section 2.
+* ``c``: 1 with the identity, else 0; the first layer has this term only if its matrix
+  is square.
 
 The last matrix starts with standard deviation 1/m for m inputs, so that outputs are
 small next to labels, and a first one that is not square with 1/sqrt(m). The others have
 one of INITIALIZATIONS:
 
-near_zero    N(0, (initial_scale / (l sqrt(width)))^2): spectral norm about 2
-initial_scale / l,
-             the order of the optimum in Theorem 2.1.
-standard     N(0, g^2 / width), g = initial_scale for linear nets and sqrt(2)
-initial_scale for
-             ReLU (He et al. 2015, arXiv 1502.01852).
-orthogonal   g Q, Q uniformly random orthogonal (Saxe et al. 2013, arXiv 1312.6120).
+* ``near_zero``: entries of variance ``(initial_scale / (l sqrt(width)))^2``. Their
+  spectral norm is about ``2 initial_scale / l``, the order of the optimum in Theorem
+  2.1.
+* ``standard``: entries of variance ``g^2 / width``, where g is `initial_scale` for
+  linear nets and ``sqrt(2) initial_scale`` for ReLU (He et al. 2015, arXiv 1502.01852).
+* ``orthogonal``: ``g Q``, Q uniformly random orthogonal (Saxe et al. 2013, arXiv
+  1312.6120).
 
 The middle layers are one stack, scanned by `lax.scan`, so 1200 layers compile as fast
 as three. c and the slope of phi below zero are in "fixed", so nets of one size share a
@@ -37,7 +40,7 @@ from identity_matters.nets import base, initializers, layers
 
 ACTIVATIONS = {"relu": 0.0, "linear": 1.0}  # the slope of phi below zero
 INITIALIZATIONS = ("near_zero", "standard", "orthogonal")
-# what phi keeps of a symmetric input's mean square
+# The share of a symmetric input's mean square that phi keeps.
 _KEPT_SQUARE = {"relu": 0.5, "linear": 1.0}
 LEAST_DEPTH = 2
 
@@ -112,6 +115,10 @@ class Mlp(base.Net):
 
 
 def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:
+    """An initializer of a parameter that is a dict with one array.
+
+    So the tree is that of a net of Flax layers, {"first": {"kernel": ...}, ...}.
+    """
     return {name: init(key, shape)}
 
 
@@ -120,59 +127,62 @@ def forward(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The net with the variables of an `Mlp`, and the size of its signal.
 
-    It takes vectors x, f32[n, d].
-
-    Returns the logits f32[n, num_classes], and ``||h_j||`` as "norm" f32[depth - 1, n],
-    ``||W_j phi(h_{j-1})|| / ||h_{j-1}||`` as "ratio" f32[square layers, n] and h_{l-1}
-    as "last_hidden" f32[n, width]. Raises ValueError if x does not fit the first
-    kernel.
+    Args:
+      variables: "params" and "fixed".
+      x: f32[n, d].
+      compute_dtype: of all layers but the last.
+    Returns:
+      The logits, f32[n, num_classes], and a dict: ``||h_j||`` as "norm", f32[depth - 1,
+      n]; ``||W_j phi(h_{j-1})|| / ||h_{j-1}||`` as "ratio", f32[square layers, n];
+      h_{l-1} as "last_hidden", f32[n, width].
+    Raises:
+      ValueError: x does not fit the first kernel.
     """
-    first, hidden, last = (
-        variables["params"][n]["kernel"] for n in ("first", "hidden", "last")
-    )
+    params = variables["params"]
+    first = params["first"]["kernel"]
+    hidden = params["hidden"]["kernel"]
+    last = params["last"]["kernel"]
     if x.ndim != 2 or x.shape[1] != len(first):
         raise ValueError(
             f"x must be [n, {len(first)}] for these weights, got {[*x.shape]}"
         )
-    c, slope = (variables["fixed"][n]["scale"][None] for n in ("identity", "slope"))
+    c = variables["fixed"]["identity"]["scale"][None]
+    slope = variables["fixed"]["slope"]["scale"][None]
 
     def phi(h):
         return jnp.where(h > 0, h, slope.astype(h.dtype) * h)
 
-    def square_layer(h, y):
-        after = c.astype(h.dtype) * h + y
-        return after, {
-            "norm": layers.example_norms(after),
+    def add_to_identity(h, y):
+        output = c.astype(h.dtype) * h + y
+        return output, {
+            "norm": layers.example_norms(output),
             "ratio": layers.residual_ratio(h, y),
         }
+
+    def hidden_layer(h, kernel):
+        return add_to_identity(h, _product(phi(h), kernel, compute_dtype))
 
     h = jnp.asarray(x).astype(compute_dtype)
     y = _product(h, first, compute_dtype)
     if is_square(first.shape):
-        h, entered = square_layer(h, y)
+        h, first_sizes = add_to_identity(h, y)
     else:
-        h, entered = y, {"norm": layers.example_norms(y)}
-    h, passed = jax.lax.scan(
-        lambda h, kernel: square_layer(h, _product(phi(h), kernel, compute_dtype)),
-        h,
-        hidden,
-    )
+        h = y
+        first_sizes = {"norm": layers.example_norms(y)}
+    h, hidden_sizes = jax.lax.scan(hidden_layer, h, hidden)
     h = h.astype(jnp.float32)
-    sizes = {
-        name: jnp.concatenate([entered[name][None], rest]) if name in entered else rest
-        for name, rest in passed.items()
-    }
+    sizes = dict(hidden_sizes)
+    for name, of_first in first_sizes.items():
+        sizes[name] = jnp.concatenate([of_first[None], hidden_sizes[name]])
     return _product(phi(h), last, "float32"), {**sizes, "last_hidden": h}
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:
-    """The number of directions, from 1 to d, in which vectors point: f[].
+    """The number of directions, from 1 to d, in which the rows of h point: f[].
 
-    The vectors are h, f[n, d].
-
-    ``1 / ||M||_F^2``, M the mean of ``u u^T`` over the vectors' directions u: 1 if all
-    lie on one line, k if they are spread evenly over k orthogonal lines. NaN if a
-    vector is 0.
+    h is f[n, d]. The number is ``1 / ||M||_F^2``, M the mean of ``u u^T`` over
+    the rows' directions u: 1 if all lie on one line, k if they are spread evenly over k
+    orthogonal lines. It is NaN if a row is 0.
     """
     # Tiny vectors would vanish when their entries are squared.
     h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
@@ -191,14 +201,10 @@ def _product(h, kernel, dtype):
 
 
 def kernels_in_order(params: dict) -> list[np.ndarray]:
-    """The matrices of a net or a gradient, from the first to the last layer.
-
-    Each is f64[in, out].
-    """
-    first, hidden, last = (
-        np.asarray(params[name]["kernel"], np.float64)
-        for name in ("first", "hidden", "last")
-    )
+    """The matrices of a net or a gradient, from first to last layer, f64[in, out]."""
+    first = np.asarray(params["first"]["kernel"], np.float64)
+    hidden = np.asarray(params["hidden"]["kernel"], np.float64)
+    last = np.asarray(params["last"]["kernel"], np.float64)
     return [first, *hidden, last]
 
 

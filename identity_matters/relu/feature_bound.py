@@ -1,7 +1,8 @@
 """What remains of eq. (2.3): a gradient bound for independent features of a block.
 
-    ||grad f||^2 >= c f,   c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j}
-    rho_m^2, rho_m = max(0, 1 - ||V_m|| ||U_m||).
+    ||grad f||^2 >= c f,
+    c = (4/n) sigma_min(B)^2 sum_j sigma_n(Phi_j)^2 prod_{m > j} rho_m^2,
+    rho_m = max(0, 1 - ||V_m|| ||U_m||).
 
 Column i of Phi_j, k x n, is ``ReLU(U_j h_{j-1}(x_i) + s_j)``, the features of example
 i. Its n-th singular value sigma_n is 0 for k < n, and sigma_min(B) is 0 unless B has
@@ -55,11 +56,14 @@ def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
 
 @jax.jit
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Both sides, (right, left), of the bound (N12) for one block.
+    """Both sides, (right, left), of the bound for the map of each block, f64[l] each.
 
-    ``sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} rho_m^2 f``. f64[l] each,
-    for every block j, whatever its features (N15). ``g_j(x_i)`` is the gradient of f
-    with respect to a vector added to the output of the block on example i.
+    For every block j, whatever its features (N15),
+
+        sum_i |g_j(x_i)|^2 >= (4/n) sigma_min(B)^2 prod_{m > j} rho_m^2 f,
+
+    where ``g_j(x_i)`` is the gradient of f with respect to a vector that is added to
+    the output of the block on example i.
     """
 
     def risk(added):

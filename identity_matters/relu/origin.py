@@ -2,12 +2,11 @@
 
 As eps falls to 0, ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
 
-    q(theta) = -2 sum_{blocks, units} <v, m(w)>,    m(w) = (1/n) sum_i B^T e_i ReLU(w .
-    z_i),
+    q(theta) = -2 sum_{blocks, units} <v, m(w)>,
+    m(w) = (1/n) sum_i B^T e_i ReLU(w . z_i),
 
 where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i`` (N1
-to N5). For eps < 0 the form is ``q(-theta)``, which differs: -w has other features than
-w.
+to N5). For eps < 0 the form is ``q(-theta)``. It differs, as -w has other features.
 """
 
 import jax

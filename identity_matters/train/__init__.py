@@ -5,8 +5,8 @@ itself, and `load` reads one back, also from the checkpoints of an experiment, a
 that this package contains by its name. `save_variables` and `load_variables` keep
 variables alone.
 
-To see how a training works, read `loop`, then `step`, then `parallel`. `step` defines
-one update, `parallel` runs steps on many devices, `records` makes records of their
+To see how a training works, read `loop`, then `step`, then `parallel`. `intervals` says
+when what happens, `step` defines one update, `parallel` runs steps on many devices, `records` makes records of their
 sums, `checkpoint` keeps the state on disk, `trees` and `net_source` put variables and
 nets into a form that can be kept, `progress` shows how far a training is, and
 `multihost` joins processes.

@@ -7,6 +7,7 @@ import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from identity_matters import flops, jax_settings
 from identity_matters.batches import Arrays
@@ -14,7 +15,8 @@ from identity_matters.checks import check_whole, plain_array
 from identity_matters.preprocessing import Preprocessing, looks_unscaled, raw_images
 from identity_matters.train import net_source, trained_net
 from identity_matters.train.checkpoint import COLLECTIONS
-from identity_matters.train.loop import Intervals, fit
+from identity_matters.train.intervals import Intervals
+from identity_matters.train.loop import fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.progress import ProgressLog
 from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
@@ -49,109 +51,139 @@ def train(
       net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple
         that starts with them. `identity_matters.nets` has some.
       variables: the initial ones, from `net.init`.
+
       x, x_test: uint8, or floating-point as float32, [n, ...]; images are [n, h, w, c].
       y, y_test: int[n], labels from 0, each less than the number of logits.
-      steps: updates of the weights, each from `batch_examples` images.
-      learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
-      batch_examples: fewer devices are used if their number does not divide it.
       normalization: "per_image", "mean_std" or "gcn_zca", see
         `identity_matters.preprocessing`. None divides uint8 by 255 and takes other
         images as they are.
       pad_pixels_per_side, flip: random crops after padding, and mirrored images; in
         training only.
+
+      steps: updates of the weights, each from `batch_examples` images.
+      batch_examples: fewer devices are used if their number does not divide it.
+      learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
       momentum, weight_decay: see `step.momentum_sgd`; all leaves named kernel decay.
+
       seed: the root of all randomness but for the initial `variables`; less than 2^32.
       verbose: whether to show progress: a bar on a terminal, and a line for each
         record.
-
     Returns:
       The trained net, which knows how to preprocess new images, and the records of the
       run, one dict for each log line and evaluation (docs/metrics.md has their fields).
-
     Raises:
       ValueError: a setting or an array does not fit; the message names it.
       NonFiniteError: the training diverged.
     """
     net_source.check_is_linen(net)
-    if check_whole("seed", seed, 0) >= 2**32:
-        raise ValueError(f"seed must be less than 2^32, got {seed}")
-    check_whole("steps", steps)
-    check_whole("batch_examples", batch_examples)
-    check_whole("warmup_steps", warmup_steps, 0)
-    rate = learning_rate_schedule(
+    _check_whole_numbers(steps, batch_examples, warmup_steps, seed)
+    learning_rate_fn = learning_rate_schedule(
         schedule=schedule,
         learning_rate=learning_rate,
         steps=steps,
         warmup_steps=warmup_steps,
     )
     optimizer = momentum_sgd(
-        rate,
+        learning_rate_fn,
         momentum=momentum,
         nesterov=False,
         weight_decay=weight_decay,
         decayed="kernels",
     )
-    images = raw_images("x", x)
     normalization = "none" if normalization is None else normalization
+    images = _training_images(x, normalization)
+    preprocessing = Preprocessing.fit(
+        normalization,
+        images,
+        pad_pixels_per_side=pad_pixels_per_side,
+        flip=flip,
+    )
+    test_images = preprocessing.check_images("x_test", x_test)
+    initial = _three_collections(variables)
+    classes = trained_net.count_classes(net, initial, preprocessing.image_shape)
+    task = Task(
+        init=lambda key: initial,
+        apply=functools.partial(trained_net.apply, net),
+        train_input=preprocessing.train_input,
+        eval_input=preprocessing.eval_input,
+        data=_labelled(images, y, test_images, y_test, classes=classes),
+        optimizer=optimizer,
+        schedule=learning_rate_fn,
+        flops_per_example=_training_flops_per_example(
+            net, initial, preprocessing.image_shape
+        ),
+    )
+    state, train_records = _fit(task, steps, batch_examples, seed, verbose)
+    trained = {name: state[name] for name in COLLECTIONS}
+    return trained_net.TrainedNet(net, trained, preprocessing), train_records
+
+
+def _check_whole_numbers(
+    steps: int, batch_examples: int, warmup_steps: int, seed: int
+) -> None:
+    """Raises ValueError or TypeError unless all are whole and in their range."""
+    if check_whole("seed", seed, 0) >= 2**32:
+        raise ValueError(f"seed must be less than 2^32, got {seed}")
+    check_whole("steps", steps)
+    check_whole("batch_examples", batch_examples)
+    check_whole("warmup_steps", warmup_steps, 0)
+
+
+def _training_images(x: Any, normalization: str) -> np.ndarray:
+    """x as raw images; ValueError if nothing will bring large numbers to scale."""
+    images = raw_images("x", x)
     if normalization == "none" and looks_unscaled(images):
         raise ValueError(
             f"x is {plain_array('x', x).dtype} up to {images.max():g}, which looks like"
             " pixels or counts that are not scaled: choose a normalization, or scale x"
             " and x_test"
         )
-    preprocessing = Preprocessing.fit(
-        normalization, images, pad_pixels_per_side=pad_pixels_per_side, flip=flip
+    return images
+
+
+def _labelled(
+    images: np.ndarray, y: Any, test_images: np.ndarray, y_test: Any, *, classes: int
+) -> Arrays:
+    """Both splits with their labels, which must be below `classes`."""
+    labels = trained_net.whole_labels("y", y, examples=len(images), classes=classes)
+    test_labels = trained_net.whole_labels(
+        "y_test", y_test, examples=len(test_images), classes=classes
     )
-    test_images = preprocessing.check_images("x_test", x_test)
-    start = _three_collections(variables)
-    classes = trained_net.count_classes(net, start, preprocessing.image_shape)
-    data = Arrays(
-        images,
-        trained_net.whole_labels("y", y, examples=len(images), classes=classes),
-        test_images,
-        trained_net.whole_labels(
-            "y_test", y_test, examples=len(test_images), classes=classes
-        ),
+    return Arrays(
+        train_images=images,
+        train_labels=labels,
+        test_images=test_images,
+        test_labels=test_labels,
     )
-    task = Task(
-        init=lambda key: start,
-        apply=functools.partial(trained_net.apply, net),
-        train_input=preprocessing.train_input,
-        eval_input=preprocessing.eval_input,
-        data=data,
-        optimizer=optimizer,
-        schedule=rate,
-        flops_per_example=_training_flops_per_example(
-            net, start, preprocessing.image_shape
-        ),
-    )
+
+
+def _fit(
+    task: Task, steps: int, batch_examples: int, seed: int, verbose: bool
+) -> tuple[dict, list[dict]]:
+    """The final state and the records of a training without checkpoints."""
     parallel = ParallelSteps(
         task,
         devices=pick_devices(0, batch_examples),
         batch_examples=batch_examples,
         evaluation_batch_examples=batch_examples,
     )
-    every = max(steps // LOGS, 1)
+    steps_per_record = max(steps // LOGS, 1)
     intervals = Intervals(
         steps=steps,
         steps_per_dispatch=1,
-        steps_per_log=every,
-        steps_per_evaluation=every,
+        steps_per_log=steps_per_record,
+        steps_per_evaluation=steps_per_record,
         steps_per_checkpoint=steps,
     )
     with ProgressLog(verbose) as log:
         _, state = fit(
             task, parallel, intervals, log, key=jax_settings.random_key(seed)
         )
-    trained = {name: state[name] for name in COLLECTIONS}
-    return trained_net.TrainedNet(net, trained, preprocessing), log.records
+    return state, log.records
 
 
 def _three_collections(variables: Any) -> dict:
-    """The collections that a training state has.
-
-    Raises ValueError if `variables` have others.
-    """
+    """The collections that a training state has; ValueError if there are others."""
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")
     others = sorted(str(name) for name in variables if name not in COLLECTIONS)

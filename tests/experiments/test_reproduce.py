@@ -250,7 +250,7 @@ def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_co
     tmp_path, monkeypatch, capsys
 ):
     """Runs whose processes do nothing, on four cores beside an accelerator."""
-    from experiments import commands, reproduce
+    from experiments import commands, jobs, queues
 
     started, most_trainings, most_others = [], 0, 0
 
@@ -272,14 +272,14 @@ def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_co
         assert not alone
         assert (core is None) == (job.name == "cifar")
 
-    monkeypatch.setattr(reproduce, "_start", start)
-    monkeypatch.setattr(reproduce, "_cores", lambda: [0, 1, 2])
-    monkeypatch.setattr(reproduce.accelerators, "are_usable", lambda: True)
-    monkeypatch.setattr(reproduce.Job, "summary", lambda job: None)
-    monkeypatch.setattr(reproduce.Job, "last_line", lambda job: "")
-    jobs = [reproduce.Job("cifar", f"v{i}", 0, 1.0) for i in range(3)]
-    jobs += [reproduce.Job("landscape", f"v{i}", 0, 1.0) for i in range(5)]
-    reproduce._run_all(jobs, commands.Console())
+    monkeypatch.setattr(jobs.Job, "start", start)
+    monkeypatch.setattr(queues, "_cores", lambda at_once: [0, 1, 2])
+    monkeypatch.setattr(queues.accelerators, "are_usable", lambda: True)
+    monkeypatch.setattr(jobs.Job, "summary", lambda job: None)
+    monkeypatch.setattr(jobs.Job, "last_line", lambda job: "")
+    waiting = [jobs.Job("cifar", f"v{i}", 0, 1.0) for i in range(3)]
+    waiting += [jobs.Job("landscape", f"v{i}", 0, 1.0) for i in range(5)]
+    queues.run_all(waiting, 0, commands.Console())
     assert len(started) == 8
     assert (most_trainings, most_others) == (1, 3)
     assert "run 8 of 8" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from identity_matters.train import loop
 from identity_matters.train import records as training_records
 from identity_matters.train import step as steps
 from identity_matters.train.checkpoint import CheckpointError, Checkpoints
+from identity_matters.train.intervals import Intervals
 from identity_matters.train.parallel import ParallelSteps
 from tests import toy_training as toy
 
@@ -51,7 +52,7 @@ def run(compiled, key):
     def run(
         directory, log, parallel=compiled, profile_dir="", settings=None, **changed
     ):
-        intervals = loop.Intervals(**{**EVERY, **changed})
+        intervals = Intervals(**{**EVERY, **changed})
         with Checkpoints(directory, settings=settings or {"toy": 1}) as checkpoints:
             arguments = {
                 "key": key,
@@ -321,7 +322,7 @@ def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path)
 
 
 def test_the_time_left_is_that_of_steps_and_evaluations():
-    intervals = loop.Intervals(
+    intervals = Intervals(
         steps=100,
         steps_per_dispatch=1,
         steps_per_log=10,
@@ -334,7 +335,7 @@ def test_the_time_left_is_that_of_steps_and_evaluations():
 
 
 def test_dispatches_end_where_something_is_due():
-    intervals = loop.Intervals(50, 8, 10, 25, 40)
+    intervals = Intervals(50, 8, 10, 25, 40)
     ends, step = [], 0
     while step < 50:
         step = intervals.dispatch_end(step)
@@ -345,7 +346,7 @@ def test_dispatches_end_where_something_is_due():
 @pytest.mark.parametrize("name", EVERY)
 def test_intervals_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        loop.Intervals(**{**EVERY, name: 0})
+        Intervals(**{**EVERY, name: 0})
 
 
 # Records by hand.

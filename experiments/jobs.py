@@ -1,0 +1,138 @@
+"""The jobs of `reproduce`: each is a run, with its command, process, log and result."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import experiments
+from experiments import processes
+from identity_matters import environment, runs
+
+UNKNOWN_SECONDS = 30  # assumed for a run without a reference
+
+
+@dataclasses.dataclass
+class Job:
+    """One run: what it is, and its process.
+
+    Attributes:
+      name: of the experiment.
+      variant: of the experiment.
+      seed: of the run.
+      reference_seconds: how long its reference took, if there is one.
+      results_dir: where its run directory and its log go.
+      overwrite: whether to replace an existing run.
+      problem: why an existing run can be neither kept nor resumed.
+      process: a multiprocessing process, once it has started.
+      core: the only core that it may use; None if it may use all.
+    """
+
+    name: str
+    variant: str
+    seed: int
+    reference_seconds: float | None
+    results_dir: str = "results/local"
+    overwrite: bool = False
+    problem: str | None = None
+    process: Any = None
+    core: int | None = None
+
+    @property
+    def title(self) -> str:
+        """What the run is called in messages."""
+        return f"{self.name} {self.variant} seed={self.seed}"
+
+    @property
+    def expected_seconds(self) -> float:
+        """How long the run will take, as far as one knows."""
+        return self.reference_seconds or UNKNOWN_SECONDS
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether an existing run stands in the way."""
+        return self.problem is not None and not self.overwrite
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process has come to an end."""
+        return self.process.exitcode is not None
+
+    @property
+    def path(self) -> Any:
+        """The directory of the run."""
+        return runs.run_path(self.results_dir, self.name, self.variant, self.seed)
+
+    @property
+    def log(self) -> pathlib.Path:
+        """Where its output goes, unless it runs alone."""
+        file = f"{self.title}.txt".replace("/", "-").replace(" ", "-")
+        return pathlib.Path(self.results_dir) / "logs" / file
+
+    def start(self, core: int | None, alone: bool) -> None:
+        """Starts the run on the given core, or on all cores if `core` is None.
+
+        Its output goes to its log, unless it runs `alone`.
+        """
+        log = None if alone else str(self.log)
+        self.process = processes.start(self.command(), log, core)
+        self.core = core
+
+    def command(self) -> list[str]:
+        """The arguments of ``python`` that start the run, as one would type them."""
+        settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
+        if self.results_dir != "results/local":
+            settings.append(f"--results_dir={self.results_dir}")
+        if self.problem or self.overwrite:
+            settings.append("--overwrite")
+        return ["-m", experiments.MODULES[self.name], *settings]
+
+    def last_line(self) -> str:
+        """The last line of its log, or nothing."""
+        with contextlib.suppress(OSError, IndexError):
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            return runs.visible(text.splitlines()[-1])
+        return ""
+
+    def summary(self) -> dict | None:
+        """Its summary.json if the run is done and was not refused, else None."""
+        with contextlib.suppress(runs.RunError):
+            run = runs.read_run(self.path)
+            return run.summary if run.status == "done" and not self.is_refused else None
+        return None
+
+
+def problem_of(job: Job) -> str | None:
+    """Why an existing run can be neither kept nor resumed, if there is a reason."""
+    defaults = experiments.find(job.name).settings_of(job.variant)
+    defaults.pop("scale", None)
+    try:
+        if job.summary() is None:
+            runs.unfinished(job.path, defaults, _code_and_packages())
+            return None
+        config = runs.read_run(job.path).config
+    except runs.RunError as error:
+        return str(error).removeprefix(f"{job.path}: ").partition("; --overwrite")[0]
+    differences = runs.differences(config, defaults)
+    if not differences:
+        return None
+    name, (before, now) = next(iter(differences.items()))
+    return f"was made with {name}={before!r}, which is {now!r} now"
+
+
+@functools.cache
+def _code_and_packages() -> dict:
+    return environment.code_and_packages()
+
+
+def failure_of(job: Job) -> str:
+    """Why a run has failed, as far as it is known, for a line of text."""
+    if (
+        job.process is not None
+        and job.process.exitcode == processes.RUNS_ELSEWHERE_CODE
+    ):
+        return "another process is running it"
+    if job.log.exists() and not job.is_refused:
+        return f"{job.last_line()} ({job.log})"
+    return "see above"
