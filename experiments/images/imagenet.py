@@ -14,17 +14,12 @@ and expected number of each variant; only the miniature has been run, all other 
 are estimates.
 """
 
-from typing import TYPE_CHECKING
-
 from experiments import run
 from experiments.images import settings, verdicts
 from experiments.run.settings import configs
 from experiments.run.verdicts import reproduced
 from identity_matters import paper
 from identity_matters.images import imagenet, miniature
-
-if TYPE_CHECKING:
-    from experiments.images.train import Training
 
 # A run reproduces a published error if it exceeds that by at most this, in percentage
 # points. Our choice: about as much as training recipes for the same net differ.
@@ -125,11 +120,6 @@ OTHER_VARIANTS = {
 get_config = configs(_SETTINGS)
 
 
-def measure(training: "Training", key, log) -> dict:
-    """Trains the net."""
-    return training.run(key, log)
-
-
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
     """Compares top-1 and top-5 error with those published if both splits are complete.
 
@@ -171,7 +161,6 @@ EXPERIMENT = run.TrainingExperiment(
     name="imagenet",
     module=__name__,
     trials=settings.one_training,
-    measure=measure,
     verdict=verdict,
     build=settings.build_training,
 )

@@ -2,11 +2,17 @@
 
 `settings` explains the four groups of settings, each of which is checked by the code
 that uses it. `load` reads a trained net back; docs/training.md has an example.
+
+From a command to a gradient: `Training.run` below calls `DeviceTraining.fit`
+(experiments/run/fitting.py) for devices and checkpoints, that calls `loop.fit` for the
+order of events, that `ParallelSteps.train` for the devices, and each device runs
+`step.dispatch`, whose `training_step` has the gradient (identity_matters/train/).
 """
 
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import optax
@@ -61,8 +67,22 @@ def make_optimizer(
     return optimizer, learning_rate
 
 
-def make_net(model: dict, num_classes: int, image_shape) -> tuple:
-    """(net, number of parameters, FLOPs of one image's forward pass).
+class _Net(NamedTuple):
+    """A net, and how large it is.
+
+    Attributes:
+      net: the module.
+      parameters: how many are trained.
+      forward_flops: of one image's forward pass.
+    """
+
+    net: nets.base.Net
+    parameters: int
+    forward_flops: int
+
+
+def _make_net(model: dict, num_classes: int, image_shape: tuple) -> _Net:
+    """The net that the group `model` describes.
 
     Args:
       model: the group of settings.
@@ -75,12 +95,13 @@ def make_net(model: dict, num_classes: int, image_shape) -> tuple:
     net = nets.make_net(num_classes=num_classes, axis_name=step.AXIS_NAME, **model)
     shapes = nets.variable_shapes(net, image_shape)
     images = jax.ShapeDtypeStruct((1, *image_shape), "float32")
-    forward = flops.count_flops(
+    forward_flops = flops.count_flops(
         lambda variables, x: nets.apply_net(net, variables, x, train=False)[0],
         shapes,
         images,
     )
-    return net, flops.count_parameters(shapes["params"]), forward
+    parameters = flops.count_parameters(shapes["params"])
+    return _Net(net, parameters, forward_flops)
 
 
 def _require_settings_of_net(model: dict) -> None:
@@ -89,8 +110,11 @@ def _require_settings_of_net(model: dict) -> None:
     if net is None:
         return  # `nets.make_net` says which nets there are
     known = {field.name for field in dataclasses.fields(net)}
-    for setting in model.keys() - known - {"name"}:
-        raise ValueError(f"model.{setting} is no setting of the net {model['name']}")
+    unknown = model.keys() - known - {"name"}
+    if unknown:
+        raise ValueError(
+            f"model.{min(unknown)} is no setting of the net {model['name']}"
+        )
 
 
 class Training(DeviceTraining):
@@ -121,7 +145,7 @@ class Training(DeviceTraining):
     ):
         self.dataset = data["dataset"]
         self.num_classes, image_shape = classes_and_shape(data)
-        self.net, self.parameters, forward_flops = make_net(
+        self.net, self.parameters, forward_flops = _make_net(
             model, self.num_classes, image_shape
         )
         optimizer, learning_rate = make_optimizer(steps=train["steps"], **optim)
@@ -130,6 +154,7 @@ class Training(DeviceTraining):
         intervals = make_intervals(
             train, steps_per_dispatch=_steps_per_dispatch(data, train, devices)
         )
+        # After all other checks: reading the images takes longest.
         if images is None:
             images = load_data(data)
         self.fingerprint = images.fingerprint
@@ -142,27 +167,22 @@ class Training(DeviceTraining):
             "optim": optim,
             "train": train,
         }
-        has_top_k = self.num_classes >= LEAST_CLASSES_FOR_TOP_K
-        task = step.Task(
-            init=functools.partial(
-                nets.init_variables, self.net, image_shape=image_shape
-            ),
-            apply=functools.partial(nets.apply_net, self.net),
-            train_input=images.preprocessing.train_input,
-            eval_input=images.preprocessing.eval_input,
-            data=images.examples,
+        task = _make_task(
+            self.net,
+            images,
+            image_shape=image_shape,
             optimizer=optimizer,
-            schedule=learning_rate,
-            flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops,
-            top_k=TOP_K if has_top_k else 0,
+            learning_rate=learning_rate,
+            forward_flops=forward_flops,
+            top_k=TOP_K if self.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
         )
-        steps = parallel.ParallelSteps(
+        steps_on_devices = parallel.ParallelSteps(
             task,
             devices=devices,
             batch_examples=train["batch_examples"],
             evaluation_batch_examples=train["evaluation_batch_examples"],
         )
-        super().__init__(task, steps, intervals)
+        super().__init__(task, steps_on_devices, intervals)
 
     @property
     def flops(self) -> float:
@@ -221,6 +241,30 @@ class Training(DeviceTraining):
             compile_seconds=0.0,
             top_k=self.task.top_k,
         )
+
+
+def _make_task(
+    net: nets.base.Net,
+    images: ImageData,
+    *,
+    image_shape: tuple,
+    optimizer: optax.GradientTransformation,
+    learning_rate: optax.Schedule,
+    forward_flops: int,
+    top_k: int,
+) -> step.Task:
+    """What is trained, and on which examples."""
+    return step.Task(
+        init=functools.partial(nets.init_variables, net, image_shape=image_shape),
+        apply=functools.partial(nets.apply_net, net),
+        train_input=images.preprocessing.train_input,
+        eval_input=images.preprocessing.eval_input,
+        data=images.examples,
+        optimizer=optimizer,
+        schedule=learning_rate,
+        flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops,
+        top_k=top_k,
+    )
 
 
 def _steps_per_dispatch(data: dict, train: dict, devices: Sequence[jax.Device]) -> int:

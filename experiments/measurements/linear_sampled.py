@@ -255,7 +255,3 @@ class Points:
             "device_kind": self.devices[0].device_kind,
             **{name: value.item() for name, value in counted.items()},
         }
-
-
-def measure(subject: Any, key, log) -> dict:
-    return subject.run(key, log)

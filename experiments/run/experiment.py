@@ -110,14 +110,17 @@ class Experiment:
 
     def measure_trial(self, trial: dict, built: Any, key: Any, log: Any = None) -> dict:
         """What `measure` says of one trial and of what was built for it."""
-        return self.measure_for(trial)(built, key)
+        measure = self.measure_for(trial)
+        if measure is None:
+            raise TypeError(f"the experiment {self.name} has no `measure`")
+        return measure(built, key)
 
-    def measure_for(self, trial: dict) -> Callable[..., dict]:
-        """The function that measures trials of this kind."""
+    def measure_for(self, trial: dict) -> Callable[..., dict] | None:
+        """The function that measures trials of this kind, if there is one."""
         measure: Any = self.measure
         if self.measurements:
             module = importlib.import_module(self.measurements)
-            measure = getattr(module, "MEASURES", None) or module.measure
+            measure = vars(module).get("MEASURES", vars(module).get("measure"))
         if isinstance(measure, Mapping):
             return measure[trial[self.kind_field]]
         return measure
@@ -149,12 +152,15 @@ class Experiment:
 class DeviceExperiment(Experiment):
     """An experiment in float32, on the accelerators or CPU cores that JAX finds.
 
-    ``measure(trial, key, log)`` also takes a `training_log.TrainingLog`. It stops early
-    by raising `Interrupted` once ``log.stop_requested()``.
+    ``measure(trial, key, log)`` also takes a `training_log.TrainingLog`; by default it
+    is ``trial.run(key, log)`` of what `build` returns. It stops early by raising
+    `Interrupted` once ``log.stop_requested()``.
     """
 
     def measure_trial(self, trial: dict, built: Any, key: Any, log: Any = None) -> dict:
-        return {"kind": RESULT, **self.measure_for(trial)(built, key, log)}
+        measure = self.measure_for(trial)
+        result = measure(built, key, log) if measure else built.run(key, log)
+        return {"kind": RESULT, **result}
 
     def results(self, records: list[dict]) -> list[dict]:
         """The last record of each finished trial."""

@@ -18,7 +18,13 @@ from identity_matters.linear import gradient_bound, model
 
 # Why a run stopped; the position in this tuple is the code inside the loop.
 STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
-_RUNNING, _CONVERGED, _STALLED, _DIVERGED, _MAX_UPDATES = range(len(STOPPED))
+_RUNNING = STOPPED.index("")
+_CONVERGED = STOPPED.index("risk below tolerance")
+_STALLED = STOPPED.index("stalled")
+_DIVERGED = STOPPED.index("diverged")
+_MAX_UPDATES = STOPPED.index("max updates")
+# Updates and records are counted in int32; the loop adds to products of both.
+_MOST_COUNTED = 2**30
 
 
 class Curves(NamedTuple):
@@ -64,16 +70,21 @@ class Rules:
     def __post_init__(self):
         check_whole("max_updates", self.max_updates, 0)
         check_whole("record_every", self.record_every)
-        for name, holds, needed in (
-            ("learning_rate", 0 < self.learning_rate < math.inf, "positive and finite"),
-            ("max_updates", self.max_updates < 2**30, "less than 2^30"),  # int32
-            ("risk_tolerance", self.risk_tolerance >= 0, "0 or more"),
-            ("divergence_factor", self.divergence_factor > 1, "above 1"),
-            ("stall_tolerance", self.stall_tolerance >= 0, "0 or more"),
-            ("record_every", self.record_every < 2**30, "less than 2^30"),
-        ):
-            if not holds:
-                raise ValueError(f"{name} must be {needed}, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < math.inf:
+            self._refuse("learning_rate", "positive and finite")
+        if not self.max_updates < _MOST_COUNTED:
+            self._refuse("max_updates", "less than 2^30")
+        if not self.risk_tolerance >= 0:
+            self._refuse("risk_tolerance", "0 or more")
+        if not self.divergence_factor > 1:
+            self._refuse("divergence_factor", "above 1")
+        if not self.stall_tolerance >= 0:
+            self._refuse("stall_tolerance", "0 or more")
+        if not self.record_every < _MOST_COUNTED:
+            self._refuse("record_every", "less than 2^30")
+
+    def _refuse(self, name: str, needed: str) -> None:
+        raise ValueError(f"{name} must be {needed}, got {getattr(self, name)}")
 
 
 class Descent(NamedTuple):
@@ -177,14 +188,14 @@ def gradient_descent(
             check_array_type(name, array)
             real_array(name, array)
     most_records = math.ceil(rules.max_updates / rules.record_every) + 1
+    problem = _Problem(
+        R=jnp.asarray(R),
+        Sigma=jnp.asarray(Sigma),
+        input_map=input_map,
+        output_map=output_map,
+    )
     point, curves, count = _descend(
-        jnp.asarray(A),
-        jnp.asarray(R),
-        jnp.asarray(Sigma),
-        input_map,
-        output_map,
-        dataclasses.asdict(rules),
-        records=most_records,
+        jnp.asarray(A), problem, _traced(rules), records=most_records
     )
     recorded = jax.tree.map(lambda curve: np.asarray(curve)[: int(count)], curves)
     return Descent(A=point.A, stopped=STOPPED[int(point.stop)], curves=recorded)
@@ -212,21 +223,19 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
         check_array_type(name, array)
         real_array(name, array)
     A = jnp.asarray(A)
-    R = jnp.asarray(R)
-    Sigma = jnp.eye(A.shape[-1], dtype=A.dtype)
-    settings = dataclasses.asdict(rules) | {"record_every": max(rules.max_updates, 1)}
+    problem = _Problem(
+        R=jnp.asarray(R),
+        Sigma=jnp.eye(A.shape[-1], dtype=A.dtype),
+        input_map=None,
+        output_map=None,
+    )
+    # Only the start and the end are recorded.
+    settings = _traced(
+        dataclasses.replace(rules, record_every=max(rules.max_updates, 1))
+    )
 
     def descend(start):
-        end, _, _ = _descend(
-            start,
-            R,
-            Sigma,
-            input_map=None,
-            output_map=None,
-            rules=settings,
-            records=2,
-            watched=False,
-        )
+        end, _, _ = _descend(start, problem, settings, records=2, watched=False)
         return {
             "updates": end.updates,
             "converged": end.stop == _CONVERGED,
@@ -239,77 +248,85 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     return {name: np.asarray(ends[name]) for name in names}
 
 
+class _Problem(NamedTuple):
+    """What is minimised: see `model.excess_risk_and_gradient`."""
+
+    R: jax.Array
+    Sigma: jax.Array
+    input_map: Array | None
+    output_map: Array | None
+
+
+class _TracedRules(NamedTuple):
+    """The fields of `Rules` as arguments of a jitted function.
+
+    Rules that differ then share a compiled program.
+    """
+
+    learning_rate: Any
+    max_updates: Any
+    risk_tolerance: Any
+    divergence_factor: Any
+    stall_tolerance: Any
+    record_every: Any
+
+
+def _traced(rules: Rules) -> _TracedRules:
+    return _TracedRules(**dataclasses.asdict(rules))
+
+
 @functools.partial(jax.jit, static_argnames=("records", "watched"))
 def _descend(
     A: jax.Array,
-    R: jax.Array,
-    Sigma: jax.Array,
-    input_map: Array | None,
-    output_map: Array | None,
-    rules: dict[str, Any],
+    problem: _Problem,
+    rules: _TracedRules,
     *,
     records: int,
     watched: bool = True,
 ) -> tuple[_Point, Curves, jax.Array]:
     """The loops of `gradient_descent`: over records, and over the updates between.
 
+    "Update 0" follows a zero gradient and only evaluates the start. So the network is
+    compiled only once, and the first record is the start.
+
     Args:
-      A, R, Sigma, input_map, output_map: as in `gradient_descent`.
-      rules: the fields of `Rules`; as arguments, they need no compilation.
+      A: f64[depth, m, m], the start.
+      problem: what is minimised.
+      rules: the step size, and when to stop.
       records: the most that there may be.
       watched: whether to look at |||A||| after each update.
     Returns:
       The last point, the curves with `records` entries, and how many are in use.
     """
 
-    def update(point):
-        A = point.A - rules["learning_rate"] * point.gradient
-        excess, gradient = model.excess_risk_and_gradient(
-            A, R, Sigma, input_map=input_map, output_map=output_map
-        )
-        updates = point.updates + 1
-        first_excess = jnp.where(updates == 0, excess, point.first_excess)
-        promised = rules["learning_rate"] * jnp.sum(gradient**2)
-        is_bounded = jnp.isfinite(excess) & (
-            excess <= rules["divergence_factor"] * first_excess
-        )
-        # The first that holds counts.
-        stop = jnp.select(
-            [
-                ~is_bounded,
-                excess <= rules["risk_tolerance"],
-                promised <= rules["stall_tolerance"] * excess,
-                updates >= rules["max_updates"],
-            ],
-            [jnp.int32(c) for c in (_DIVERGED, _CONVERGED, _STALLED, _MAX_UPDATES)],
-            jnp.int32(_RUNNING),
-        )
-        inside = point.inside & _is_inside(A) if watched else point.inside
-        return _Point(
-            A=A,
-            updates=updates,
-            first_excess=first_excess,
-            excess=excess,
-            gradient=gradient,
-            inside=inside,
-            stop=stop,
-        )
-
     def update_and_record(carry):
         point, curves, count = carry
-        next_record = rules["record_every"] * count
+        next_record = rules.record_every * count
         point = jax.lax.while_loop(
-            lambda p: (p.stop == _RUNNING) & (p.updates < next_record), update, point
+            lambda p: (p.stop == _RUNNING) & (p.updates < next_record),
+            lambda p: _update(p, problem, rules, watched),
+            point,
         )
         curves = jax.tree.map(
             lambda curve, x: curve.at[count].set(x), curves, _record(point)
         )
         return point, curves, count + 1
 
+    before = _before_update_0(A)
+    empty_curves = jax.tree.map(
+        lambda x: jnp.zeros(records, x.dtype), jax.eval_shape(_record, before)
+    )
+    return jax.lax.while_loop(
+        lambda carry: carry[0].stop == _RUNNING,
+        update_and_record,
+        (before, empty_curves, jnp.int32(0)),
+    )
+
+
+def _before_update_0(A: jax.Array) -> _Point:
+    """From where "update 0" leads to the start: it does not move A."""
     zero = jnp.zeros((), A.dtype)
-    # "Update 0" follows a zero gradient and only evaluates the start. So the network is
-    # compiled only once, and the first record is the start.
-    before = _Point(
+    return _Point(
         A=A,
         updates=jnp.int32(-1),
         first_excess=zero,
@@ -318,12 +335,50 @@ def _descend(
         inside=jnp.array(True),
         stop=jnp.int32(_RUNNING),
     )
-    empty = jax.tree.map(
-        lambda x: jnp.zeros(records, x.dtype), jax.eval_shape(_record, before)
+
+
+def _update(
+    point: _Point, problem: _Problem, rules: _TracedRules, watched: bool
+) -> _Point:
+    """The point after one more update, with the reason to stop there, if any."""
+    A = point.A - rules.learning_rate * point.gradient
+    excess, gradient = model.excess_risk_and_gradient(
+        A,
+        problem.R,
+        problem.Sigma,
+        input_map=problem.input_map,
+        output_map=problem.output_map,
     )
-    start = (before, empty, jnp.int32(0))
-    return jax.lax.while_loop(
-        lambda carry: carry[0].stop == _RUNNING, update_and_record, start
+    updates = point.updates + 1
+    first_excess = jnp.where(updates == 0, excess, point.first_excess)
+    promised = rules.learning_rate * jnp.sum(gradient**2)
+    is_bounded = jnp.isfinite(excess) & (
+        excess <= rules.divergence_factor * first_excess
+    )
+    # The first that holds counts.
+    stop = jnp.select(
+        [
+            ~is_bounded,
+            excess <= rules.risk_tolerance,
+            promised <= rules.stall_tolerance * excess,
+            updates >= rules.max_updates,
+        ],
+        [
+            jnp.int32(_DIVERGED),
+            jnp.int32(_CONVERGED),
+            jnp.int32(_STALLED),
+            jnp.int32(_MAX_UPDATES),
+        ],
+        jnp.int32(_RUNNING),
+    )
+    return _Point(
+        A=A,
+        updates=updates,
+        first_excess=first_excess,
+        excess=excess,
+        gradient=gradient,
+        inside=point.inside & _is_inside(A) if watched else point.inside,
+        stop=stop,
     )
 
 
@@ -351,11 +406,9 @@ def _is_inside(A: jax.Array) -> jax.Array:
 def gaussian_maps(
     rng: np.random.Generator, dimension: int, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Random input and output maps (Zou et al. 2020).
+    """Random maps, f64[width, dimension] and f64[dimension, width] (Zou et al. 2020).
 
-    The input map is f64[width, dimension], the output map f64[dimension, width].
-
-    Entries ``N(0, 1/width)`` (our choice), so that ``E[C^T C] = E[B B^T] = I``.
+    Entries are ``N(0, 1/width)`` (our choice), so that ``E[C^T C] = E[B B^T] = I``.
     """
     scale = 1 / math.sqrt(width)
     input_map = scale * rng.standard_normal((width, dimension))

@@ -13,7 +13,7 @@ matrices.
 
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,16 @@ from identity_matters.array_types import Array
 
 UNIT_ROUNDOFF = 2.0**-24
 # A computed Householder reflection of a vector of d entries is off by at most this many
-# d u times the vector's norm, for every d (Higham 2002, Lemma 19.2, with a generous
-# constant).
+# d u times the vector's norm, for every d: Higham 2002, Lemma 19.2, has a constant of
+# unspecified size, and this one is generous.
 _REFLECTION_ROUNDINGS = 10
-# Error bounds are themselves computed in float32, with a relative error far below this.
+# Error bounds are computed in float32 themselves, with a relative error of some 1e-6.
 _BOUND_SLACK = 1.001
-# The least 1 - tau / max_tau, and the least relative distance of singular values from
-# tau.
+# log10 of the least 1 - tau / max_tau, of the least relative distance of a singular
+# value from tau, and of the least weight of a column of E.
 _LOG10_CLOSEST = -4.0
+# left / right below which a point counts as close to equality.
+_TIGHT_RATIO = 1.01
 
 
 def multiply(X: Array, Y: Array) -> jax.Array:
@@ -53,80 +55,162 @@ def _reflect(v: Array, X: Array) -> jax.Array:
     return jnp.asarray(X - v[:, None, :] * scaled[None])
 
 
-def draw_points(
-    key: jax.Array, *, points: int, depth: int, d: int, max_tau: float
-) -> dict:
-    """Random points of B_tau, float32, many of them close to the equality of G7.
+class Points(NamedTuple):
+    """Points of B_tau, made of their singular values, E and Sigma; all float32.
 
-    Half of the points have ``P_i = -Q_i``; where the singular values come close to tau,
-    ``A_i`` is then close to ``-tau I``. In half of them the rows of E are close to
-    multiples of the eigenvector of the least eigenvalue of Sigma. Q_i and P_i are
-    reflections.
-
-    Returns:
+    Attributes:
       A: f32[depth, d, d, points].
-      tau: f32[points], of the singular values that were drawn.
+      tau: f32[points], the largest singular value that was drawn.
       C: f32[d, d, points], E in the eigenvectors of Sigma, columns scaled by the roots
         of the eigenvalues, so that ``f - C = ||C||_F^2``.
       root_eigenvalues: f32[d, points], the least first.
       v: f32[d, points]; the reflection ``V = I - 2 v v^T / v^T v`` has the eigenvectors
         of Sigma.
     """
-    sizes = {
-        "tau": 1,
-        "closeness": depth,
-        "s": depth * d,
-        "left": depth * d,
-        "right": depth * d,
-        "kinds": 2,
-        "least": 1,
-        "growth": d,
-        "weight": 1,
-        "C": d * d,
-        "v": d,
-    }
-    # One draw for all: each would be compiled separately.
+
+    A: jax.Array
+    tau: jax.Array
+    C: jax.Array
+    root_eigenvalues: jax.Array
+    v: jax.Array
+
+
+def draw_points(
+    key: jax.Array, *, points: int, depth: int, d: int, max_tau: float
+) -> Points:
+    """Random points of B_tau, float32, many of them close to the equality of G7.
+
+    Half of the points have ``P_i = -Q_i``; where the singular values come close to tau,
+    ``A_i`` is then close to ``-tau I``. In half of them the rows of E are close to
+    multiples of the eigenvector of the least eigenvalue of Sigma. Q_i and P_i are
+    reflections.
+    """
+    uniform = _draw_uniform(
+        key,
+        points,
+        {
+            "tau": 1,
+            "closeness": depth,
+            "s": depth * d,
+            "left": depth * d,
+            "right": depth * d,
+            "kinds": 2,
+            "least": 1,
+            "growth": d,
+            "weight": 1,
+            "C": d * d,
+            "v": d,
+        },
+    )
+    # Whether P_i = -Q_i, and whether E is aligned with the least eigenvector.
+    is_symmetric, is_aligned = uniform["kinds"] < 0.5
+    of_layers = (depth, d, points)
+    tau = max_tau * (1 - _log_uniform(uniform["tau"][0]))
+    singular_values = _singular_values(
+        tau, uniform["closeness"], uniform["s"].reshape(of_layers)
+    )
+    left = 2 * uniform["left"].reshape(of_layers) - 1
+    independent = 2 * uniform["right"].reshape(of_layers) - 1
+    right = jnp.where(is_symmetric[None, None], left, independent)
+    weight = jnp.where(is_aligned, _log_uniform(uniform["weight"][0]), 1.0)
+    entries = 2 * uniform["C"].reshape(d, d, points) - 1
+    return Points(
+        A=_layers(left, singular_values, right),
+        tau=tau,
+        C=_weighted_columns(entries, weight),
+        root_eigenvalues=_root_eigenvalues(uniform["least"], uniform["growth"]),
+        v=2 * uniform["v"] - 1,
+    )
+
+
+def _draw_uniform(
+    key: jax.Array, points: int, sizes: dict[str, int]
+) -> dict[str, jax.Array]:
+    """Uniform numbers in [0, 1): name -> f32[size, points].
+
+    One draw for all, because each would be compiled separately.
+    """
     uniform = jax.random.uniform(key, (sum(sizes.values()), points), jnp.float32)
     ends = list(itertools.accumulate(sizes.values()))
-    drawn = dict(zip(sizes, jnp.split(uniform, ends[:-1]), strict=True))
-    # Whether P_i = -Q_i, and whether E is aligned with the least eigenvector.
-    symmetric, aligned = drawn["kinds"] < 0.5
-    tau = max_tau * (1 - 10 ** (_LOG10_CLOSEST * drawn["tau"][0]))
-    closeness = 10 ** (_LOG10_CLOSEST * drawn["closeness"])
-    s = tau[None, None] * (
-        1 - closeness[:, None] * drawn["s"].reshape(depth, d, points)
-    )
-    s = s.at[:, 0].set(jnp.broadcast_to(tau[None], (depth, points)))
-    left = 2 * drawn["left"].reshape(depth, d, points) - 1
-    independent = 2 * drawn["right"].reshape(depth, d, points) - 1
-    right = jnp.where(symmetric[None, None], left, independent)
+    parts = jnp.split(uniform, ends[:-1])
+    return dict(zip(sizes, parts, strict=True))
+
+
+def _log_uniform(uniform: jax.Array) -> jax.Array:
+    """Numbers from 1e-4 to 1, every power of ten as likely: how close to the limit."""
+    return 10 ** (_LOG10_CLOSEST * uniform)
+
+
+def _singular_values(tau: jax.Array, closeness: jax.Array, share: jax.Array):
+    """f32[depth, d, points]: the first is tau, the others are below it.
+
+    Args:
+      tau: f32[points].
+      closeness: f32[depth, points], uniform; decides how near to tau those of a layer
+        are.
+      share: f32[depth, d, points], uniform; decides each one.
+    """
+    below = _log_uniform(closeness)[:, None] * share
+    s = tau[None, None] * (1 - below)
+    return s.at[:, 0].set(jnp.broadcast_to(tau[None], (len(s), len(tau))))
+
+
+def _layers(left: jax.Array, singular_values: jax.Array, right: jax.Array) -> jax.Array:
+    """``-Q_i diag(s_i) P_i^T``, f32[depth, d, d, points].
+
+    `left` and `right`, f32[depth, d, points], have the vectors of the reflections Q_i
+    and P_i.
+    """
+    depth, d, _ = singular_values.shape
     identity = jnp.eye(d, dtype=jnp.float32)[:, :, None]
     layers = []
     for i in range(depth):
-        from_right = transpose(_reflect(right[i], -s[i][:, None] * identity))
+        diagonal = -singular_values[i][:, None] * identity
+        from_right = transpose(_reflect(right[i], diagonal))
         layers.append(_reflect(left[i], from_right))
-    growth = 10 ** (2 * drawn["growth"]).at[0].set(0.0)
-    root_eigenvalues = jnp.sqrt(10 ** (-drawn["least"]) * growth)
-    weight = jnp.where(aligned, 10 ** (_LOG10_CLOSEST * drawn["weight"][0]), 1.0)
-    is_least = (jnp.arange(d) == 0)[None, :, None]
-    column_weights = jnp.where(is_least, 1.0, weight[None, None])
-    C = (2 * drawn["C"].reshape(d, d, points) - 1) * column_weights
-    return {
-        "A": jnp.stack(layers),
-        "tau": tau,
-        "C": C,
-        "root_eigenvalues": root_eigenvalues,
-        "v": 2 * drawn["v"] - 1,
-    }
+    return jnp.stack(layers)
 
 
-def compare_sides(
-    A: Array, tau: Array, C: Array, root_eigenvalues: Array, v: Array
-) -> dict:
+def _root_eigenvalues(least: jax.Array, growth: jax.Array) -> jax.Array:
+    """Roots of Sigma's eigenvalues, f32[d, points]: the least first.
+
+    The least eigenvalue is log-uniform from 0.1 to 1, and the others are up to 100
+    times as large.
+    """
+    factors = 10 ** (2 * growth).at[0].set(0.0)
+    return jnp.sqrt(10 ** (-least) * factors)
+
+
+def _weighted_columns(entries: jax.Array, weight: jax.Array) -> jax.Array:
+    """f32[d, d, points] with all columns but the first multiplied by `weight`."""
+    is_least = (jnp.arange(len(entries)) == 0)[None, :, None]
+    return entries * jnp.where(is_least, 1.0, weight[None, None])
+
+
+class _Bounded(NamedTuple):
+    """Computed matrices, f32[d, d, n], and bounds of their errors' norms, f32[n]."""
+
+    value: jax.Array
+    error: jax.Array
+
+
+class _Roundings(NamedTuple):
+    """Relative errors: of a sum of d products, and of a reflection of d entries."""
+
+    product: float
+    reflection: float
+
+    @classmethod
+    def of(cls, d: int) -> "_Roundings":
+        du = d * UNIT_ROUNDOFF
+        return cls(
+            product=du / (1 - du), reflection=_REFLECTION_ROUNDINGS * d * UNIT_ROUNDOFF
+        )
+
+
+def compare_sides(points: Points) -> dict:
     """Both sides of (G3) at points of `draw_points`, and rounding bounds (G11).
 
-    Args:
-      A, tau, C, root_eigenvalues, v: what `draw_points` returns.
     Returns:
       f32[points] each:
       left: ``||grad f||_F^2``.
@@ -135,59 +219,95 @@ def compare_sides(
         rounding error, so that it is a lower bound of the right-hand side at |||A|||.
       right_error: absolute.
     """
-    depth, d = A.shape[:2]
-    u = UNIT_ROUNDOFF
-    gamma = d * u / (1 - d * u)  # of a sum of d products
-    reflection = _REFLECTION_ROUNDINGS * d * u
+    depth, d = points.A.shape[:2]
+    roundings = _Roundings.of(d)
     # A layer is made by two reflections, whose errors are relative to its Frobenius
-    # norm; G by one.
-    tau = tau * (1 + 2 * math.sqrt(d) * reflection + 4 * u)
-    stretch = 1 + tau
-    identity = jnp.eye(d, dtype=A.dtype)[:, :, None]
-    W = A + identity[None]
-
-    def product(X, X_norm, Y, Y_error):
-        """X Y and a bound of its error.
-
-        X = I + A_i is off by rounding, Y by Y_error.
-        """
-        rounding = (gamma + u) * X_norm * (frobenius(Y) + Y_error)
-        return multiply(X, Y), stretch * Y_error + rounding
-
-    # E Sigma = C diag(root_eigenvalues) V.
-    G = transpose(_reflect(v, transpose(C * root_eigenvalues[None])))
-    W_norms = [frobenius(W_i) for W_i in W]
-    inputs = [(jnp.broadcast_to(identity, G.shape), jnp.zeros_like(tau))]
-    for i in range(depth - 1):
-        inputs.append(product(W[i], W_norms[i], *inputs[-1]))
-    # T_i N_i^T is half of df/dA_i: T_i begins with E Sigma and takes up W_{i+1}^T.
-    T = G
-    T_error = (reflection + u) * frobenius(G)
-    left = jnp.zeros_like(tau)
-    left_error = jnp.zeros_like(tau)
-    for i in reversed(range(depth)):
-        N, N_error = inputs[i]
-        T_norm = frobenius(T)
-        N_norm = frobenius(N)
-        norm = 2 * frobenius(multiply(T, transpose(N)))
-        error = 2 * (T_error * (N_norm + N_error) + (T_norm + gamma * T_norm) * N_error)
-        error = error + 2 * gamma * T_norm * N_norm
-        left = left + norm**2
-        left_error = left_error + 2 * norm * error + error**2
-        T, T_error = product(transpose(W[i]), W_norms[i], T, T_error)
-    # The norms and their sum: d^2 products and squares, roots, and depth terms.
-    left_error = _BOUND_SLACK * (left_error + 2 * (d**2 + depth + 8) * u * left)
-    excess = jnp.sum(C * C, axis=(0, 1))
-    right = 4 * depth * (1 - tau) ** (2 * depth - 2) * root_eigenvalues[0] ** 2 * excess
-    # 1 - tau is off by u tau at most, relative to itself u tau / (1 - tau); then 2 l
-    # powers.
-    relative = (2 * depth - 2) * 2 * u / (1 - tau) + (d**2 + 2 * depth + 10) * u
+    # norm.
+    layer_error = 2 * math.sqrt(d) * roundings.reflection
+    tau = points.tau * (1 + layer_error + 4 * UNIT_ROUNDOFF)
+    W = points.A + jnp.eye(d, dtype=points.A.dtype)[:, :, None][None]
+    left, left_error = _squared_gradient(W, 1 + tau, points, roundings)
+    right = _right_side(tau, points, depth)
+    # 1 - tau is off by u tau at most, that is u tau / (1 - tau) of itself, and enters
+    # in the power 2 l - 2. The rest: d^2 squares and their sum, and a few products.
+    power = 2 * depth - 2
+    right_relative = (
+        power * 2 * UNIT_ROUNDOFF / (1 - tau) + (d**2 + 2 * depth + 10) * UNIT_ROUNDOFF
+    )
     return {
         "left": left,
         "left_error": left_error,
         "right": right,
-        "right_error": _BOUND_SLACK * relative * right,
+        "right_error": _BOUND_SLACK * right_relative * right,
     }
+
+
+def _right_side(tau: jax.Array, points: Points, depth: int) -> jax.Array:
+    """``4 l (1 - tau)^{2l-2} sigma_min (f - C)``, f32[points]."""
+    excess = jnp.sum(points.C * points.C, axis=(0, 1))
+    least_root = points.root_eigenvalues[0]
+    return 4 * depth * (1 - tau) ** (2 * depth - 2) * least_root**2 * excess
+
+
+def _squared_gradient(
+    W: jax.Array, stretch: jax.Array, points: Points, roundings: _Roundings
+) -> tuple[jax.Array, jax.Array]:
+    """``||grad f||_F^2`` and a bound of its absolute error, f32[points] each.
+
+    Args:
+      W: f32[depth, d, d, points], ``I + A_i``.
+      stretch: f32[points], a bound of ``||I + A_i||``.
+      points: where.
+      roundings: relative errors.
+    """
+    depth, d = W.shape[:2]
+    W_norms = [frobenius(W_i) for W_i in W]
+
+    def times(X: jax.Array, X_norm: jax.Array, Y: _Bounded) -> _Bounded:
+        """``X Y``, where X is ``I + A_i`` or its transpose, off by rounding."""
+        rounding = (
+            (roundings.product + UNIT_ROUNDOFF)
+            * X_norm
+            * (frobenius(Y.value) + Y.error)
+        )
+        return _Bounded(multiply(X, Y.value), stretch * Y.error + rounding)
+
+    # E Sigma = C diag(root_eigenvalues) V, made by one reflection.
+    scaled = points.C * points.root_eigenvalues[None]
+    E_Sigma = transpose(_reflect(points.v, transpose(scaled)))
+    identity = jnp.eye(d, dtype=W.dtype)[:, :, None]
+    # N_i, the product of the layers below layer i.
+    inputs = [
+        _Bounded(jnp.broadcast_to(identity, E_Sigma.shape), jnp.zeros_like(stretch))
+    ]
+    for i in range(depth - 1):
+        inputs.append(times(W[i], W_norms[i], inputs[-1]))
+    # T_i N_i^T is half of df/dA_i: T_i begins with E Sigma and takes up W_{i+1}^T.
+    T = _Bounded(E_Sigma, (roundings.reflection + UNIT_ROUNDOFF) * frobenius(E_Sigma))
+    squared = jnp.zeros_like(stretch)
+    squared_error = jnp.zeros_like(stretch)
+    for i in reversed(range(depth)):
+        norm, error = _norm_of_product(T, inputs[i], roundings)
+        squared = squared + norm**2
+        squared_error = squared_error + 2 * norm * error + error**2
+        T = times(transpose(W[i]), W_norms[i], T)
+    # The norms and their sum: d^2 products and squares, roots, and depth terms.
+    in_norms = 2 * (d**2 + depth + 8) * UNIT_ROUNDOFF * squared
+    return squared, _BOUND_SLACK * (squared_error + in_norms)
+
+
+def _norm_of_product(
+    T: _Bounded, N: _Bounded, roundings: _Roundings
+) -> tuple[jax.Array, jax.Array]:
+    """``||2 T N^T||_F`` and a bound of its absolute error, f32[points] each."""
+    T_norm = frobenius(T.value)
+    N_norm = frobenius(N.value)
+    norm = 2 * frobenius(multiply(T.value, transpose(N.value)))
+    from_T = T.error * (N_norm + N.error)
+    from_N = (T_norm + roundings.product * T_norm) * N.error
+    error = 2 * (from_T + from_N)
+    error = error + 2 * roundings.product * T_norm * N_norm
+    return norm, error
 
 
 def attack(
@@ -222,14 +342,14 @@ def attack(
             d=d,
             max_tau=max_tau,
         )
-        sides = compare_sides(**points)
+        sides = compare_sides(points)
         left = sides["left"]
         right = sides["right"]
         margin = sides["left_error"] + sides["right_error"]
         # Written so that a NaN counts as a violation.
         violates = ~(left + margin >= right)
         below = ~(left >= right) & ~violates
-        tight = left < 1.01 * right
+        tight = left < _TIGHT_RATIO * right
         totals = {
             "violations": totals["violations"] + jnp.sum(violates, dtype=jnp.int32),
             "unresolved": totals["unresolved"] + jnp.sum(below, dtype=jnp.int32),

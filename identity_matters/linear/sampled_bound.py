@@ -88,8 +88,7 @@ class Certificate(NamedTuple):
 
     def risk(self, updates: ArrayLike) -> np.ndarray:
         """Bounds ``E[(f - C) 1{no iterate has left B_tau}]`` after so many updates."""
-        shrunk = self.decay ** np.asarray(updates, np.float64)
-        return shrunk * self.start + (1 - shrunk) * self.floor
+        return _risk(updates, start=self.start, decay=self.decay, floor=self.floor)
 
 
 def certify(
@@ -119,47 +118,83 @@ def certify(
         raise ValueError(
             f"learning_rate must be positive and finite, got {learning_rate}"
         )
-    d = len(problem.R)
-    kept = second_moment.kept_part(problem.Sigma)
-    if kept.rank < d:
+    bounds = _bounds_of(problem)
+    if bounds is None:
         return None
-    # Each on the safe side of its rounding error.
-    sigma = kept.least - kept.rounding
-    largest = kept.eigenvalues[-1] + kept.rounding
-    trace = kept.eigenvalues.sum() + d * kept.rounding
-    start = float(kept.squared_norm(np.eye(d) - problem.R))
-    distance = float(np.linalg.norm(np.eye(d) - problem.R, 2))
-    stretch = math.exp(radius)
-    curvature = 2 * depth * largest * stretch * (2 * stretch - 1 + distance)
+    stretch = math.exp(radius)  # of the product of any layers in the ball
+    curvature = (
+        2 * depth * bounds.largest * stretch * (2 * stretch - 1 + bounds.distance)
+    )
     gain = 1 - learning_rate * curvature / 2
-    # E||g - grad f||^2 times eta^2 beta / 2 is at most noise (what follows).
+    # eta^2 beta / 2 times E||g - grad f||^2 is at most `noise` times
+    # (trace + largest) (f - C) + label_noise.
     noise = 2 * learning_rate**2 * curvature * depth * stretch**2 / batch_examples
-    label_noise = d * problem.noise_std**2 * trace
+    label_noise = len(problem.R) * problem.noise_std**2 * bounds.trace
     decay = (
         1
-        - 4 * learning_rate * depth * sigma / stretch**2 * gain
-        + noise * (trace + largest)
+        - 4 * learning_rate * depth * bounds.sigma / stretch**2 * gain
+        + noise * (bounds.trace + bounds.largest)
     )
     if not (gain > 0 and decay < 1):
         return None
     floor = noise * label_noise / (1 - decay)
-    bounds = Certificate(
-        norm=radius / depth,
-        failure_probability=0.0,  # follows from the risks below
-        start=start,
+    risks = _risk(np.arange(updates), start=bounds.start, decay=decay, floor=floor)
+    # How far the layers drift, and how far the noise carries them (S6).
+    variance = (
+        (bounds.trace + bounds.largest) * risks.sum() + updates * label_noise
+    ) / batch_examples
+    root_largest = math.sqrt(bounds.largest)
+    drift = 2 * learning_rate * stretch * root_largest * np.sum(np.sqrt(risks))
+    spread = 4 * learning_rate * stretch * (1 + 2 * radius) * math.sqrt(variance)
+    norm = radius / depth
+    return Certificate(
+        norm=norm,
+        failure_probability=float(((drift + spread) / norm) ** 2),
+        start=bounds.start,
         decay=decay,
         floor=floor,
     )
-    risks = bounds.risk(np.arange(updates))
-    # How far the layers drift, and how far the noise carries them (S6).
-    variance = (
-        (trace + largest) * risks.sum() + updates * label_noise
-    ) / batch_examples
-    drift = 2 * learning_rate * stretch * math.sqrt(largest) * np.sum(np.sqrt(risks))
-    spread = 4 * learning_rate * stretch * (1 + 2 * radius) * math.sqrt(variance)
-    return bounds._replace(
-        failure_probability=float(((drift + spread) / bounds.norm) ** 2)
+
+
+class _ProblemBounds(NamedTuple):
+    """Numbers of a problem, those of Sigma on the safe side of their rounding errors.
+
+    Attributes:
+      sigma: a lower bound of Sigma's least eigenvalue.
+      largest: an upper bound of its largest.
+      trace: an upper bound of its trace.
+      start: ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``.
+      distance: ``||I - R||``.
+    """
+
+    sigma: float
+    largest: float
+    trace: float
+    start: float
+    distance: float
+
+
+def _bounds_of(problem: Problem) -> _ProblemBounds | None:
+    """The numbers of a problem; None if rounding may have made Sigma definite."""
+    d = len(problem.R)
+    kept = second_moment.kept_part(problem.Sigma)
+    if kept.rank < d:
+        return None
+    return _ProblemBounds(
+        sigma=kept.least - kept.rounding,
+        largest=kept.eigenvalues[-1] + kept.rounding,
+        trace=kept.eigenvalues.sum() + d * kept.rounding,
+        start=float(kept.squared_norm(np.eye(d) - problem.R)),
+        distance=float(np.linalg.norm(np.eye(d) - problem.R, 2)),
     )
+
+
+def _risk(
+    updates: ArrayLike, *, start: float, decay: float, floor: float
+) -> np.ndarray:
+    """``decay^t start + (1 - decay^t) floor`` after t updates."""
+    shrunk = decay ** np.asarray(updates, np.float64)
+    return shrunk * start + (1 - shrunk) * floor
 
 
 def least_batch(

@@ -6,10 +6,10 @@ that this package contains by its name. `save_variables` and `load_variables` ke
 variables alone.
 
 To see how a training works, read `loop`, then `step`, then `parallel`. `intervals` says
-when what happens, `step` defines one update, `parallel` runs steps on many devices, `records` makes records of their
-sums, `checkpoint` keeps the state on disk, `trees` and `net_source` put variables and
-nets into a form that can be kept, `progress` shows how far a training is, and
-`multihost` joins processes.
+when what happens, `step` defines one update, `parallel` runs steps on many devices,
+`records` makes records of their sums, `checkpoint` keeps the state on disk, `trees` and
+`net_source` put variables and nets into a form that can be kept, `progress` shows how
+far a training is, and `multihost` joins processes.
 """
 
 from identity_matters.train.arrays import train

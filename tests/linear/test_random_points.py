@@ -25,7 +25,8 @@ def points():
 def exact(points):
     """Both sides in float64 by `model`, for the points as they were drawn."""
     last = {
-        name: np.moveaxis(x.astype(np.float64), -1, 0) for name, x in points.items()
+        name: np.moveaxis(x.astype(np.float64), -1, 0)
+        for name, x in points._asdict().items()
     }
     left, right = [], []
     for i in range(N):
@@ -46,20 +47,18 @@ def exact(points):
 
 
 def test_points_are_what_they_are_said_to_be(points):
-    norms = np.linalg.norm(np.moveaxis(points["A"], -1, 1), ord=2, axis=(2, 3))
-    np.testing.assert_allclose(norms.max(axis=0), points["tau"], rtol=1e-5)
-    assert points["tau"].max() < MAX_TAU and points["tau"].min() >= 0
-    assert (
-        points["root_eigenvalues"][0] <= points["root_eigenvalues"] * (1 + 1e-6)
-    ).all()
+    norms = np.linalg.norm(np.moveaxis(points.A, -1, 1), ord=2, axis=(2, 3))
+    np.testing.assert_allclose(norms.max(axis=0), points.tau, rtol=1e-5)
+    assert points.tau.max() < MAX_TAU and points.tau.min() >= 0
+    assert (points.root_eigenvalues[0] <= points.root_eigenvalues * (1 + 1e-6)).all()
     # Some layers are close to -tau I.
-    distance = points["A"] + points["tau"] * np.eye(D)[:, :, None]
-    close = np.linalg.norm(distance, axis=(1, 2)).max(axis=0) < 0.05 * points["tau"]
+    distance = points.A + points.tau * np.eye(D)[:, :, None]
+    close = np.linalg.norm(distance, axis=(1, 2)).max(axis=0) < 0.05 * points.tau
     assert close.sum() > 5
 
 
 def test_rounding_errors_are_below_their_bounds(points, exact):
-    sides = jax.device_get(jax.jit(random_points.compare_sides)(**points))
+    sides = jax.device_get(jax.jit(random_points.compare_sides)(points))
     left, right = exact
     assert (np.abs(sides["left"] - left) <= sides["left_error"]).all()
     # The right-hand side is taken at a larger tau.
@@ -73,8 +72,8 @@ def count(monkeypatch=None, factor=1.0, **changed):
     if monkeypatch is not None:
         compare = random_points.compare_sides
 
-        def larger(**points):
-            sides = compare(**points)
+        def larger(points):
+            sides = compare(points)
             return {**sides, "right": factor * sides["right"]}
 
         monkeypatch.setattr(random_points, "compare_sides", larger)
