@@ -170,20 +170,33 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
         return [_plane(R, np.eye(2), depth)]
     with contained("the eigenvectors of R"):
         planes, lines = _invariant_spaces(R)
-    negative = [(value, vector) for value, vector in lines if R.shift + value < 0]
-    positive = [(value, vector) for value, vector in lines if R.shift + value > 0]
-    if len(negative) % 2 or len(negative) + len(positive) < len(lines):
-        raise NotApplicableError("rounding made an eigenvalue 0, or changed its sign")
+    negative, positive = _split_by_sign(lines, R.shift)
     # Only far from the identity, where shift is 0, are there negative eigenvalues.
     _refuse_discs([plane for plane, _ in planes], [value for value, _ in negative])
     blocks = [_line(value, R.shift, vector, depth) for value, vector in positive]
     blocks += [
         _plane(Shifted(plane, R.shift), columns, depth) for plane, columns in planes
     ]
-    for (a, first), (b, second) in zip(negative[::2], negative[1::2], strict=True):
-        columns = np.stack([first, second], axis=1)
-        blocks.append(_plane(Shifted(np.diag([a, b]), 0.0), columns, depth))
+    # Two lines with negative eigenvalues make a plane.
+    for number in range(0, len(negative), 2):
+        first_value, first_vector = negative[number]
+        second_value, second_vector = negative[number + 1]
+        plane = Shifted(np.diag([first_value, second_value]), 0.0)
+        columns = np.stack([first_vector, second_vector], axis=1)
+        blocks.append(_plane(plane, columns, depth))
     return blocks
+
+
+def _split_by_sign(lines: list, shift: float) -> tuple[list, list]:
+    """The lines with negative and those with positive eigenvalues ``shift + value``.
+
+    Raises NotApplicableError if the former are not an even number, or one is 0.
+    """
+    negative = [(value, vector) for value, vector in lines if shift + value < 0]
+    positive = [(value, vector) for value, vector in lines if shift + value > 0]
+    if len(negative) % 2 or len(negative) + len(positive) < len(lines):
+        raise NotApplicableError("rounding made an eigenvalue 0, or changed its sign")
+    return negative, positive
 
 
 def _invariant_spaces(R: Shifted) -> tuple[list, list]:
@@ -291,42 +304,66 @@ def _plane(R: Shifted, columns: np.ndarray, depth: int) -> Block:
 
     `columns`, f64[d, 2], span the plane.
     """
-    theta, axis, m, g = _Polar.of(R)
-    if theta < 0:
+    polar = _Polar.of(R)
+    if polar.theta < 0:
         # A turn to the right is one to the left in the mirrored plane.
         columns = columns * [1, -1]
-        theta = -theta
-        axis = -axis
-    least, q, psi = slowest_in_plane(theta, m, g, depth)
-    if psi == 0 and theta == 0:
-        # The slowest vector is not turned: R = P, whose root is a pure stretch.
-        layer = np.diag(np.expm1(np.array([m + g, m - g]) / depth))
-        return Block(
-            basis=columns @ _turn(axis),
-            first=layer,
-            turn=0.0,
-            norm=float(np.abs(layer).max()),
-            least=least,
-        )
-    # The unit vector x that P stretches by e^{m+q} and turns by psi to the left: its
-    # squared coordinates along and across the axis, up to one factor.
-    along = np.exp(-g) * np.sinh(max(g + q, 0))
-    across = np.exp(g) * np.sinh(max(g - q, 0))
-    frame = _turn(axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
-    # The corner k of the l-th root of [[e^{m+q}, 2 e^m c], [0, e^{m-q}]].
-    shrink = np.sinh(q / depth) / np.sinh(q) if q else 1 / depth
-    k = 2 * float(_across(q, g)) * np.exp(m / depth) * shrink
-    turn = (theta + psi) / depth
-    z = np.expm1((m + q) / depth + 1j * turn)
-    v = k * np.exp(1j * turn) + 1j * np.expm1((m - q) / depth + 1j * turn)
-    layer = np.array([[z.real, v.real], [z.imag, v.imag]])
+        polar = polar._replace(theta=-polar.theta, axis=-polar.axis)
+    slowest = slowest_in_plane(polar.theta, polar.m, polar.g, depth)
+    if slowest.psi == 0 and polar.theta == 0:
+        return _pure_stretch(polar, slowest, columns, depth)
+    first = _first_layer(polar, slowest, depth)
     return Block(
-        basis=columns @ frame,
-        first=layer,
-        turn=turn,
-        norm=float(np.linalg.norm(layer, 2)),
-        least=least,
+        basis=columns @ _slowest_frame(polar, slowest.q),
+        first=first,
+        turn=(polar.theta + slowest.psi) / depth,
+        norm=float(np.linalg.norm(first, 2)),
+        least=slowest.norm,
     )
+
+
+def _pure_stretch(
+    polar: _Polar, slowest: Slowest, columns: np.ndarray, depth: int
+) -> Block:
+    """The block of R = P, of which no vector is turned: the layers are its root."""
+    logs = np.array([polar.m + polar.g, polar.m - polar.g])
+    layer = np.diag(np.expm1(logs / depth))
+    return Block(
+        basis=columns @ _turn(polar.axis),
+        first=layer,
+        turn=0.0,
+        norm=float(np.abs(layer).max()),
+        least=slowest.norm,
+    )
+
+
+def _slowest_frame(polar: _Polar, q: float) -> np.ndarray:
+    """The frame, f64[2, 2], of the slowest vector x.
+
+    P stretches x by e^{m+q} and turns it by psi to the left.
+    """
+    # The squared coordinates of x along and across the axis, up to one factor.
+    along = np.exp(-polar.g) * np.sinh(max(polar.g + q, 0))
+    across = np.exp(polar.g) * np.sinh(max(polar.g - q, 0))
+    return _turn(polar.axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
+
+
+def _first_layer(polar: _Polar, slowest: Slowest, depth: int) -> np.ndarray:
+    """A_1 in the slowest vector's frame, f64[2, 2].
+
+    With a turn by (theta + psi) / l, I + A_1 is the l-th root of the triangular matrix
+    ``[[e^{m+q}, 2 e^m c], [0, e^{m-q}]]``, where c is that of `_across`.
+    """
+    m = polar.m
+    q = slowest.q
+    # The corner of the root.
+    shrink = np.sinh(q / depth) / np.sinh(q) if q else 1 / depth
+    corner = 2 * float(_across(q, polar.g)) * np.exp(m / depth) * shrink
+    turn = (polar.theta + slowest.psi) / depth
+    # The columns as complex numbers, which the turn multiplies by e^{i turn}.
+    left = np.expm1((m + q) / depth + 1j * turn)
+    right = corner * np.exp(1j * turn) + 1j * np.expm1((m - q) / depth + 1j * turn)
+    return np.array([[left.real, right.real], [left.imag, right.imag]])
 
 
 def _turn(angle: float) -> np.ndarray:

@@ -171,6 +171,24 @@ def separation(x: ArrayLike) -> Separation:
     Raises:
       ValueError: another shape, or an entry that is NaN or exceeds 1e15 in size.
     """
+    x = _checked_rows(x)
+    z, unit = _scaled_projection(x)
+    squared_norms = np.sum(z**2, axis=1)
+    rounding = _rounding_of_products(z, squared_norms)
+    best = Separation(math.inf, (0, 0))
+    for start in range(0, len(x), TILE_POINTS):
+        tile = z[start : start + TILE_POINTS]
+        tile_squares = squared_norms[start : start + len(tile)] - rounding
+        # |z_j|^2 - 2 <z_i, z_j>: with the row's own square, a lower bound of the
+        # distance to each later row. Each pair is compared once, from its first row.
+        bounds = squared_norms[start:] - 2 * tile @ z[start:].T
+        bounds[np.tril_indices(len(tile), 0, bounds.shape[1])] = np.inf
+        best = _search_tile(best, x, start, bounds, tile_squares, unit)
+    return best
+
+
+def _checked_rows(x: ArrayLike) -> np.ndarray:
+    """x as an array [n, d]; ValueError unless all of its entries can be squared."""
     x = np.asarray(x)
     if x.ndim != 2 or not x.size:
         raise ValueError(
@@ -181,36 +199,57 @@ def separation(x: ArrayLike) -> Separation:
         raise ValueError(
             f"entries must be at most {_LARGEST_ENTRY:g} in size, got {largest:g}"
         )
-    # Other types would wrap around, be truncated or overflow where their mean is
-    # subtracted.
+    return x
+
+
+def _scaled_projection(x: np.ndarray) -> tuple[np.ndarray, float]:
+    """(z, unit): ``unit z``, f32[n, p], is x in other axes; entries are at most 1.
+
+    float32 would not hold the squares of 1e-23.
+    """
+    # Other types would wrap around, be truncated or overflow where the mean of the rows
+    # is subtracted.
     is_float = x.dtype in (np.float32, np.float64)
     z = _project_to_principal_axes(x if is_float else x.astype(np.float64))
-    # float32 does not hold the squares of 1e-23.
     unit = float(np.abs(z).max()) or 1.0
     z /= unit
-    squared_norms = np.sum(z**2, axis=1)
-    # Bound on the error of |z_i - z_j|^2 when it is computed in float32 from inner
-    # products.
+    return z, unit
+
+
+def _rounding_of_products(z: np.ndarray, squared_norms: np.ndarray) -> float:
+    """Bounds the error of ``|z_i - z_j|^2`` from inner products in float32."""
     terms = z.shape[1] + 4
-    rounding = float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
-    best = Separation(math.inf, (0, 0))
-    for start in range(0, len(x), TILE_POINTS):
-        tile = z[start : start + TILE_POINTS]
-        tile_squares = squared_norms[start : start + len(tile)] - rounding
-        # |z_j|^2 - 2 <z_i, z_j>: with the row's own square, a lower bound of the
-        # distance to each later row. Each pair is compared once, from its first row.
-        bounds = squared_norms[start:] - 2 * tile @ z[start:].T
-        bounds[np.tril_indices(len(tile), 0, bounds.shape[1])] = np.inf
-        least = bounds.min(axis=1) + tile_squares
-        for i in np.argsort(least):
-            if least[i] >= best.rho / unit**2:
-                break
-            # The closest by projection comes first, so that few others have to be
-            # compared.
-            nearest = start + bounds[i].argmin(keepdims=True)
-            best = _closer(best, x, start + i, nearest)
-            within = bounds[i] + tile_squares[i] < best.rho / unit**2
-            best = _closer(best, x, start + i, start + np.flatnonzero(within))
+    return float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
+
+
+def _search_tile(
+    best: Separation,
+    x: np.ndarray,
+    start: int,
+    bounds: np.ndarray,
+    tile_squares: np.ndarray,
+    unit: float,
+) -> Separation:
+    """`best`, or the closest pair whose first row is in a tile if that is closer.
+
+    Args:
+      best: the closest pair so far.
+      x: [n, d], all rows.
+      start: the number of the tile's first row.
+      bounds: f32[tile, n - start]; plus the row's square below, a lower bound of the
+        distance to each row from `start` on.
+      tile_squares: f32[tile], the squares of the tile's rows, less what rounding costs.
+      unit: of the lengths that `bounds` are in.
+    """
+    least = bounds.min(axis=1) + tile_squares
+    for i in np.argsort(least):
+        if least[i] >= best.rho / unit**2:
+            break
+        # The closest by projection comes first, so that few others must be compared.
+        nearest = start + bounds[i].argmin(keepdims=True)
+        best = _closer(best, x, start + i, nearest)
+        within = bounds[i] + tile_squares[i] < best.rho / unit**2
+        best = _closer(best, x, start + i, start + np.flatnonzero(within))
     return best
 
 

@@ -134,41 +134,70 @@ def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
     features = np.maximum(np.asarray(pre[0]), 0).T  # k x n
     width, count = features.shape
     output_map = np.asarray(problem.B)
-    if width < count or output_map.shape[0] > output_map.shape[1]:
+    outputs, dimension = output_map.shape
+    if width < count or outputs > dimension:
         return None
-    z = origin.unit_inputs(problem, bias=blocks.s is not None)
-    V = np.asarray(blocks.V[0])
-    dimensions = (*np.shape(problem.x), *output_map.shape, width)
-    rounding = (_ROUNDINGS + sum(dimensions)) * np.finfo(float).eps
+    inputs = np.shape(problem.x)[1]
+    terms = _ROUNDINGS + count + inputs + outputs + dimension + width
+    rounding = terms * np.finfo(float).eps
     sizes = _sizes(blocks, problem)
-    singular_values = np.linalg.svd(features, compute_uv=False)
-    of_map = np.linalg.svd(output_map, compute_uv=False)
-    sigma = float(singular_values[-1] - rounding * sizes.features)
-    beta = float(of_map[-1] - rounding * of_map[0])
+    feature_values = np.linalg.svd(features, compute_uv=False)
+    map_values = np.linalg.svd(output_map, compute_uv=False)
+    sigma = float(feature_values[-1] - rounding * sizes.features)
+    beta = float(map_values[-1] - rounding * map_values[0])
     if min(sigma, beta) <= 0:
         return None
     errors = (np.asarray(problem.y) - np.asarray(predictions)).T  # d_out x n
-    pulled_back = np.linalg.pinv(output_map) @ errors  # B^+ E
-    travel = pulled_back @ np.linalg.pinv(features)
-    # Vstar is the shortest matrix with Vstar Phi = B^+ E, so ||Vstar - travel|| is at
-    # most what `travel` misses, over sigma.
-    missed = np.linalg.norm(travel @ features - pulled_back)
-    missed += rounding * np.linalg.norm(travel) * sizes.features
-    missed += rounding * of_map[0] / beta * np.linalg.norm(pulled_back)
+    z = origin.unit_inputs(problem, bias=blocks.s is not None)
     return _Start(
         examples=count,
         zeta=float(np.linalg.norm(z, 2) + rounding * sizes.inputs),
         sigma=sigma,
-        b=float(of_map[0] * (1 + rounding)),
+        b=float(map_values[0] * (1 + rounding)),
         beta=beta,
         e=float(np.linalg.norm(errors) * (1 + rounding)),
-        nu=float(np.linalg.norm(travel) + missed / sigma),
-        unresolved=float(rounding * of_map[0] * sizes.outputs),
-        output_norm=float(np.linalg.norm(V, 2)),
+        nu=_travel_of_V(
+            features,
+            np.linalg.pinv(output_map) @ errors,
+            sigma=sigma,
+            rounding=rounding,
+            size_of_features=sizes.features,
+            rounding_of_map=rounding * map_values[0] / beta,
+        ),
+        unresolved=float(rounding * map_values[0] * sizes.outputs),
+        output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
         input_norm=max(
             float(np.linalg.norm(part, 2)) for part in _input_weights(blocks)
         ),
     )
+
+
+def _travel_of_V(
+    features: np.ndarray,
+    pulled_back: np.ndarray,
+    *,
+    sigma: float,
+    rounding: float,
+    size_of_features: float,
+    rounding_of_map: float,
+) -> float:
+    """nu: an upper bound of ``||Vstar||_F``, the shortest Vstar with Vstar Phi = B^+ E.
+
+    ``||Vstar - travel||`` is at most what the computed `travel` misses, over sigma.
+
+    Args:
+      features: Phi, f64[k, n].
+      pulled_back: ``B^+ E``, f64[d, n].
+      sigma: a lower bound of Phi's least singular value.
+      rounding: a relative error.
+      size_of_features: see `_Sizes`.
+      rounding_of_map: that error times ``||B|| / beta``.
+    """
+    travel = pulled_back @ np.linalg.pinv(features)
+    missed = np.linalg.norm(travel @ features - pulled_back)
+    missed += rounding * np.linalg.norm(travel) * size_of_features
+    missed += rounding_of_map * np.linalg.norm(pulled_back)
+    return float(np.linalg.norm(travel) + missed / sigma)
 
 
 def _input_weights(blocks: Blocks) -> list[np.ndarray]:
@@ -179,9 +208,10 @@ def _input_weights(blocks: Blocks) -> list[np.ndarray]:
 
 
 class _Sizes(NamedTuple):
-    """Of what terms the inputs, the features and the outputs of the block are sums.
+    """How large the sums are that a forward pass rounds.
 
-    Bounds on Frobenius norms, with the sizes of all terms in place of the terms.
+    Bounds on the Frobenius norms of the block's inputs, features and outputs, with the
+    size of every term in place of the term.
     """
 
     inputs: float
@@ -190,7 +220,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(blocks: Blocks, problem: Problem) -> _Sizes:
-    """How large the sums are that a forward pass rounds."""
+    """The `_Sizes` of the first block."""
     inputs = np.linalg.norm(problem.A) * np.linalg.norm(problem.x)
     if blocks.s is not None:
         inputs = np.hypot(inputs, np.sqrt(len(problem.x)))

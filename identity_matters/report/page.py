@@ -12,6 +12,7 @@ import base64
 import collections
 import hashlib
 import html
+import itertools
 import pathlib
 import re
 import string
@@ -86,10 +87,12 @@ def _item(heading: str) -> str:
 
 def _with_way_back(body: str, claim: str) -> str:
     """The page's body with a link from the heading of a claim to the list of claims."""
-    start, found, rest = body.partition(f'<h3 id="{anchor(claim)}">')
-    heading, end, rest = rest.partition("</h3>")
+    before, opening, heading_and_after = body.partition(f'<h3 id="{anchor(claim)}">')
+    if not opening:
+        return body
+    heading, closing, after = heading_and_after.partition("</h3>")
     back = '<a class="back" href="#all-claims">↑ all claims</a>'
-    return f"{start}{found}{heading}{end}\n{back}{rest}" if found else body
+    return f"{before}{opening}{heading}{closing}\n{back}{after}"
 
 
 def _sha256(text: str) -> str:
@@ -98,51 +101,81 @@ def _sha256(text: str) -> str:
 
 def _arrange(tokens: list[Token]) -> dict[str, list[str]]:
     """Sets what the style sheet needs; returns the headings by tag and as "claims"."""
+    _wrap_figures(tokens)
+    _label_cells(tokens)
+    _color_cells(tokens)
+    _mark_cards(tokens)
+    return _name_headings(tokens)
+
+
+def _name_headings(tokens: list[Token]) -> dict[str, list[str]]:
+    """Gives each heading its anchor; returns their texts by tag and as "claims"."""
     headings: dict[str, list[str]] = collections.defaultdict(list)
+    for opening, inline in itertools.pairwise(tokens):
+        if opening.type == "heading_open":
+            opening.attrSet("id", anchor(inline.content))
+            headings[opening.tag].append(inline.content)
+            if opening.tag == "h3" and headings["h2"][-1:] == [_CLAIMS]:
+                headings["claims"].append(inline.content)
+    return headings
+
+
+def _wrap_figures(tokens: list[Token]) -> None:
+    """Makes figures of paragraphs that begin with an image, their text the caption."""
+    for opening, inline, closing in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if opening.type != "paragraph_open" or not inline.children:
+            continue
+        image, *text = inline.children
+        if image.type == "image":
+            opening.tag = "figure"
+            closing.tag = "figure"
+            caption_opening = Token("caption", "figcaption", 1)
+            caption_closing = Token("caption", "figcaption", -1)
+            inline.children = [image, caption_opening, *text, caption_closing]
+
+
+def _label_cells(tokens: list[Token]) -> None:
+    """Gives each cell of a table the name of its column, which a card shows."""
     columns: list[str] = []
     labels: Iterator[str] = iter(())
-    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        text = token.content
-        match before.type:
-            case "heading_open":
-                before.attrSet("id", anchor(text))
-                headings[before.tag].append(text)
-                if before.tag == "h3" and headings["h2"][-1:] == [_CLAIMS]:
-                    headings["claims"].append(text)
-            case "paragraph_open" if (
-                token.children and token.children[0].type == "image"
-            ):
-                before.tag = after.tag = "figure"
-                caption = (
-                    Token("caption", "figcaption", 1),
-                    Token("caption", "figcaption", -1),
-                )
-                token.children = [
-                    token.children[0],
-                    caption[0],
-                    *token.children[1:],
-                    caption[1],
-                ]
+    for opening, inline in itertools.pairwise(tokens):
+        match opening.type:
             case "thead_open":
                 columns = []
             case "th_open":
-                columns.append(text)
+                columns.append(inline.content)
             case "tr_open":
                 labels = iter(columns)
             case "td_open":
-                before.attrSet("data-label", next(labels))
-                starts = (
-                    name for start, name in VERDICTS.items() if text.startswith(start)
-                )
-                kind = "number" if _NUMBER.fullmatch(text) else next(starts, None)
-                if kind:
-                    disagree = text.endswith((" seeds", " seeds (reduced)"))
-                    before.attrSet("class", "odd" if disagree else kind)
-    # On a phone the rows of a table become cards, except in tables of metrics.
-    for first, cell in zip(tokens, tokens[4:], strict=False):
-        if first.type == "table_open" and cell.content != "metric":
-            first.attrSet("class", "cards")
-    return headings
+                opening.attrSet("data-label", next(labels))
+
+
+def _color_cells(tokens: list[Token]) -> None:
+    """Gives cells with a number or a verdict the class of their color."""
+    for opening, inline in itertools.pairwise(tokens):
+        if opening.type == "td_open":
+            class_of_cell = _class_of_cell(inline.content)
+            if class_of_cell:
+                opening.attrSet("class", class_of_cell)
+
+
+def _class_of_cell(text: str) -> str | None:
+    """The class "number", that of a verdict, "odd" if seeds disagree on it, or None."""
+    if _NUMBER.fullmatch(text):
+        return "number"
+    for verdict, class_of_verdict in VERDICTS.items():
+        if text.startswith(verdict):
+            seeds_disagree = text.endswith((" seeds", " seeds (reduced)"))
+            return "odd" if seeds_disagree else class_of_verdict
+    return None
+
+
+def _mark_cards(tokens: list[Token]) -> None:
+    """On a phone the rows of a table become cards, except in tables of metrics."""
+    # A table begins with table, thead, tr, th and the text of its first column.
+    for opening, first_column in zip(tokens, tokens[4:], strict=False):
+        if opening.type == "table_open" and first_column.content != "metric":
+            opening.attrSet("class", "cards")
 
 
 def _fence(
