@@ -1,10 +1,17 @@
-"""Strict JAX for every test: float64, no silent rank promotion, four virtual CPUs."""
+"""Strict JAX for every test: float64, no silent rank promotion, four virtual CPUs.
+
+Most programs of the tests run once, for less time than XLA takes to optimize them. So
+they are compiled quickly, but those of tests that are marked with `compiled_for_users`,
+and those of processes that tests start.
+"""
 
 import pathlib
 import signal
 
 import jax
 import pytest
+
+from tests import quick_compilation
 
 # A shell makes its background jobs ignore Ctrl-C; processes that tests start would
 # inherit that.
@@ -37,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(tests)
         if path.parts[0] in SLOW_DIRECTORIES or path.as_posix() in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Chooses how the programs of the test are compiled."""
+    for_users = item.get_closest_marker("compiled_for_users") is not None
+    quick_compilation.use(not for_users)
 
 
 @pytest.fixture(scope="session")

@@ -118,8 +118,9 @@ def shell(
 
 
 def until(condition, process, timeout_seconds: float = 100) -> None:
-    """Waits until ``condition()`` is true; fails if `process` ends first or it takes
-    too long.
+    """Waits until ``condition()`` is true.
+
+    Fails if `process` ends first or it takes too long.
     """
     deadline = time.monotonic() + timeout_seconds
     while not condition():

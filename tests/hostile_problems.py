@@ -33,7 +33,8 @@ class Shape(NamedTuple):
 # Of the problems, the share with this shape.
 SHARES = {Shape(1, 1): 0.1, Shape(2, 2): 0.3, Shape(4, 2): 0.3, Shape(3, 3): 0.3}
 BATCH = 50  # problems that are integrated at a time
-STEPS, FINE_STEPS = 120, 1200
+STEPS = 120
+FINE_STEPS = 1200
 NEWTON_STEPS = 4
 END = 40  # the end time, in units of 1 / rate: the risk falls by e^-40, if certified
 CONVERGED = 1e-6  # of the first risk, left at the end: implicit Euler is slower
@@ -167,7 +168,8 @@ def _flow(target, root, first_time, last_time, depth: int, width: int, steps: in
         The risk at the start and at the end, and the largest |||A||| on the way.
     """
     arguments = (target, root, depth, width)
-    gradient, hessian = jax.grad(_excess_risk), jax.hessian(_excess_risk)
+    gradient = jax.grad(_excess_risk)
+    hessian = jax.hessian(_excess_risk)
     times = jnp.exp(jnp.linspace(jnp.log(first_time), jnp.log(last_time), steps))
 
     def step(A, seconds):
@@ -204,8 +206,8 @@ def _integrate(certified: list[Problem], shape: Shape, steps: int) -> list[Flow]
     largest = np.linalg.norm(roots, 2, axis=(1, 2)) ** 2
     first_times = 1e-3 / (8 * shape.depth * largest)
     last_times = np.array([problem.end_time for problem in padded])
-    found = _flow(targets, roots, first_times, last_times, *shape, steps)
-    first, last, norms = (np.asarray(values)[: len(certified)] for values in found)
+    outcome = _flow(targets, roots, first_times, last_times, *shape, steps)
+    first, last, norms = (np.asarray(values)[: len(certified)] for values in outcome)
     bounds = np.array([problem.answer.flow[0].norm for problem in certified])
     risk_left = np.divide(last, first, out=np.zeros_like(last), where=first > 0)
     return [Flow(*values) for values in zip(risk_left, norms / bounds, strict=True)]
@@ -220,13 +222,13 @@ def integrate(certified: list[Problem], shape: Shape) -> tuple[list[Flow], int]:
     flows = []
     for start in range(0, len(certified), BATCH):
         flows += _integrate(certified[start : start + BATCH], shape, STEPS)
-    again = [i for i, flow in enumerate(flows) if not flow.is_as_certified]
-    for start in range(0, len(again), BATCH):
-        part = again[start : start + BATCH]
+    doubtful = [i for i, flow in enumerate(flows) if not flow.is_as_certified]
+    for start in range(0, len(doubtful), BATCH):
+        part = doubtful[start : start + BATCH]
         fine = _integrate([certified[i] for i in part], shape, FINE_STEPS)
         for i, flow in zip(part, fine, strict=True):
             flows[i] = flow
-    return flows, len(again)
+    return flows, len(doubtful)
 
 
 def main(wanted: int, seed: int = 0) -> None:

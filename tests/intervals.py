@@ -50,9 +50,7 @@ class Interval(NamedTuple):
 
 
 def number(value):
-    """The smallest interval around a rational number, which may be a float or a
-    fraction.
-    """
+    """The smallest interval around a rational number, a float or a fraction."""
     exact = Fraction(value) * ONE
     return Interval(math.floor(exact), math.ceil(exact))
 
@@ -61,13 +59,13 @@ def between(low, high):
     return number(low).hull(number(high))
 
 
-ZERO, UNIT, TWO = number(0), number(1), number(2)
+ZERO = number(0)
+UNIT = number(1)
+TWO = number(2)
 
 
 def _increasing(function):
-    """A function of intervals from one that is increasing and takes an interval of one
-    point.
-    """
+    """A function of intervals, from an increasing one of intervals of one point."""
 
     @functools.wraps(function)
     def extended(x):
@@ -82,29 +80,34 @@ def _increasing(function):
 
 
 def _odd_series(z, sign):
-    """``z + sign z^3 / 3 + z^5 / 5 + ...`` for 0 <= z <= 1/3: artanh (+1) or arctan
-    (-1).
+    """``z + sign z^3 / 3 + z^5 / 5 + ...`` for 0 <= z <= 1/3.
+
+    It is artanh for the sign +1, arctan for -1.
     """
-    square, power, total = z * z, z, ZERO
+    square = z * z
+    power = z
+    total = ZERO
     for k in range(_TERMS):
         odd = 2 * k + 1
         term = Interval(power.low // odd, -(-power.high // odd))
         total = total - term if sign < 0 and k % 2 else total + term
         power = power * square
     # What is left is below power (1 + z^2 + ...), at most 9/8 of it.
-    rest = 2 * power.high + 2
-    return Interval(total.low - rest, total.high + rest)
+    remainder = 2 * power.high + 2
+    return Interval(total.low - remainder, total.high + remainder)
 
 
 LOG_2 = TWO * _odd_series(UNIT / number(3), 1)
-_FIFTH, _SMALL = UNIT / number(5), UNIT / number(239)
+_FIFTH = UNIT / number(5)
+_SMALL = UNIT / number(239)
 PI = number(16) * _odd_series(_FIFTH, -1) - number(4) * _odd_series(_SMALL, -1)
 
 
 @_increasing
 def log(x):
-    """log x for x > 0, with ``x = 2^k y``, 1 <= y < 2 and ``log y = 2 artanh((y - 1)/(y
-    + 1))``.
+    """log x for x > 0.
+
+    With ``x = 2^k y`` and 1 <= y < 2, ``log y = 2 artanh((y - 1)/(y + 1))``.
     """
     k = x.low.bit_length() - 1 - BITS
     y = x / number(Fraction(2) ** k)
@@ -126,7 +129,8 @@ def exp(x):
     """exp x for x >= 0, by ``exp(x / 2^k)^{2^k}`` and the exponential series."""
     k = max(0, (x.high >> BITS).bit_length() + 3)
     z = x / number(2**k)
-    term, total = UNIT, UNIT
+    term = UNIT
+    total = UNIT
     for n in range(1, _TERMS):
         term = term * z
         term = Interval(term.low // n, -(-term.high // n))
@@ -138,8 +142,9 @@ def exp(x):
 
 
 def arccos(x):
-    """arccos of a cosine in x, by ``2 arctan sqrt((1 - x) / (1 + x))``; x may reach
-    below -1.
+    """arccos of a cosine in x, by ``2 arctan sqrt((1 - x) / (1 + x))``.
+
+    The interval may reach below -1.
     """
     narrow = Interval(max(x.low, 1 - ONE), x.high)
     angle = TWO * arctan(((UNIT - narrow) / (UNIT + narrow)).sqrt())

@@ -83,7 +83,9 @@ def run_exactly(network, x: np.ndarray) -> tuple[np.ndarray, int]:
     h[:1] = product(a, whole(x).T, whole(network.start)[None, None] + 0 * h[:1])
     zero = np.zeros((1, 1), object)
     for U, V, s in blocks(network.passes):
-        U, V, s = whole(U), whole(V), whole(s)
+        U = whole(U)
+        V = whole(V)
+        s = whole(s)
         h = h + product(V, np.maximum(product(U, h, s[:, None]), 0), zero)
         largest = max(largest, abs(h).max())
     U, V, s = map(whole, network.output)

@@ -20,8 +20,9 @@ def reference_runs(name: str) -> list[Run]:
 
 
 def settings(arm, variant: str, **changes) -> dict:
-    """The settings of `variant`, as `arm.trials` takes them; "a.b" changes b of the
-    group a.
+    """The settings of `variant`, as `arm.trials` takes them.
+
+    A change "a.b" is of b in the group a.
     """
     config = arm.get_config(variant)
     config.update_from_flattened_dict(changes)

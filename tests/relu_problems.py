@@ -24,8 +24,10 @@ def two_points(right: float, left: float) -> Problem:
 
 
 def hexagon(size: float) -> Problem:
-    """The corners of a regular hexagon, with errors ``size (-1)^i`` in the first
-    output.
+    """A regular hexagon, with errors ``size (-1)^i`` in the first output.
+
+    Without biases the origin is flat to second order, although two blocks of width 2
+    have a smaller risk (N5 of docs/theory/relu.md).
 
     Without biases the origin is flat to second order, although two blocks of width 2
     have a smaller risk (N5 of docs/theory/relu.md).

@@ -1,5 +1,7 @@
-"""Changes to the files of a run, sealed again: as a run with these values would have
-written them.
+"""Changes to the files of a run, sealed again.
+
+They are as a run with these values would have written them. This is also what somebody
+can do who forges a run on purpose.
 
 This is also what somebody can do who forges a run on purpose.
 """

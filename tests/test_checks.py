@@ -1,5 +1,6 @@
-"""What a matrix may be: nothing that holds more than numbers is converted in
-silence.
+"""What a matrix may be.
+
+Nothing that holds more than numbers is converted in silence.
 """
 
 import re
@@ -20,8 +21,9 @@ class Subclass(np.ndarray):
 
 
 class Quantity:
-    """A stand-in for pint's: not an ndarray, has units, converts itself and drops
-    them.
+    """A stand-in for pint's.
+
+    It is no ndarray, has units, converts itself and drops them.
     """
 
     units = property(lambda self: "metre")

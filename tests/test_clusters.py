@@ -1,5 +1,6 @@
-"""clusters/ and its page: their flags exist, and a job that is told to stop queues
-again.
+"""clusters/ and its page: their flags exist.
+
+A job that is told to stop queues again.
 """
 
 import contextlib
@@ -136,8 +137,9 @@ for ((i = 0; i < 600; i++)); do sleep 0.1; done
 
 @pytest.fixture
 def detached(tmp_path):
-    """clusters/detached.sh in a checkout whose Python trains until it is told to
-    stop.
+    """clusters/detached.sh in a checkout.
+
+    Its Python trains until it is told to stop.
     """
     (tmp_path / "clusters").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
@@ -167,8 +169,8 @@ def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp
         time.sleep(0.05)
     said = "-m experiments.images.cifar --config=:a b\n"
     assert detached("status").stdout == f"running as process {process}\n{said}"
-    again = detached("start", "experiments.images.cifar")
-    assert (again.returncode, again.stderr.count("runs here already")) == (2, 1)
+    second = detached("start", "experiments.images.cifar")
+    assert (second.returncode, second.stderr.count("runs here already")) == (2, 1)
     assert detached("stop").stdout.endswith("ended with code 75\n")
     assert detached("status").stdout == "ended with code 75\nsaved\n"
     assert log.read_text() == f"{said}saved\n"
@@ -183,11 +185,13 @@ def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp
 
 @pytest.fixture
 def slurm(tmp_path):
-    """(result, notes) of the job, run as SLURM would with a training that exits with
-    `code`.
+    """(result, notes) of the job, run as SLURM would.
+
+    Its training exits with `code`.
     """
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    python, notes = tmp_path / ".venv" / "bin" / "python", tmp_path / "notes"
+    python = tmp_path / ".venv" / "bin" / "python"
+    notes = tmp_path / "notes"
 
     def program(path, body):
         path.write_text(f"#!/bin/bash\n{body}\n")
@@ -198,13 +202,13 @@ def slurm(tmp_path):
         tmp_path / "srun", f'echo "$SRUN_CPUS_PER_TASK" srun "$@" >>{notes}; {run_it}'
     )
     program(tmp_path / "scontrol", f'echo scontrol "$@" >>{notes}')
-    own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
 
     def run_job(code, *arguments, **environment):
         notes.write_text("")
         program(python, f"exit {code}")
         environment = {
-            **own,
+            **variables,
             "SLURM_JOB_ID": "17",
             "SLURM_CPUS_PER_TASK": "8",
             **environment,

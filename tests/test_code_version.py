@@ -151,8 +151,9 @@ def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
 
 
 def copy_of(clone, monkeypatch):
-    """A copy of the clone without .git, with the file that says what it is a copy
-    of.
+    """A copy of the clone without .git.
+
+    It has the file that says what it is a copy of.
     """
     code_version.write_file()
     copy = clone.parent / "copy"

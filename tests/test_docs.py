@@ -1,6 +1,4 @@
-"""The documentation: examples, notebooks, commands, links, theory, tutorial,
-metrics.
-"""
+"""The documentation: examples, commands, links, theory, tutorial, metrics."""
 
 import doctest
 import fnmatch
@@ -56,9 +54,7 @@ EXAMPLES = [
     ids=lambda value: page_id(value) if isinstance(value, pathlib.Path) else "",
 )
 def test_every_python_example_runs(path, code, tmp_path):
-    """The output of each example must contain what the example says after `#
-    prints`.
-    """
+    """Its output must contain what the example says after `# prints`."""
     finished = forked.run_code(code, tmp_path)
     for said in re.findall(r"# prints (.*)", code):
         assert said in finished.stdout
@@ -80,9 +76,7 @@ def test_every_example_in_a_docstring_says_what_comes(path):
 
 
 def commands():
-    """Every command of the README and of docs/, in a code block or between
-    backticks.
-    """
+    """Every command of the README and of docs/, in code blocks or backticks."""
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         lines = [
@@ -107,8 +101,9 @@ PYTHON = sorted(
 
 @pytest.mark.parametrize("command", [command for command in MAKE if "<" not in command])
 def test_every_make_command_would_run(command):
-    """A dry run with the variables of the command; a variant named by VARIANT must
-    exist.
+    """A dry run with the variables of the command.
+
+    A variant named by VARIANT must exist.
     """
     words = shlex.split(command.replace("...", "x"))
     finished = forked.shell("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
@@ -195,10 +190,10 @@ def test_links_and_paths_lead_somewhere(path):
             target = path.parent / name if name else path
             assert target.exists(), link
             if heading:
-                found = re.findall(
+                references = re.findall(
                     r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE
                 )
-                assert heading in map(page.anchor, found), link
+                assert heading in map(page.anchor, references), link
     for name in re.findall(r"`([\w./]+/[\w./]*(?:\.py|\.md|\.toml|/))[`:]", text):
         local = re.search(f"{MADE_BY_TUTORIAL}|results/(trial|local)|data/", name)
         assert local or (ROOT / name).exists(), name
@@ -210,11 +205,11 @@ def test_links_and_paths_lead_somewhere(path):
 def test_the_navigation_of_the_site_names_every_page_once():
     """The build itself checks links, formulas, and that the API shows public names."""
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
-    named = list(leaves(settings["nav"]))
+    pages_named = list(leaves(settings["nav"]))
     notebooks = [path.with_suffix(".md") for path in NOTEBOOKS]
     others = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")]
     pages = [*PAGES, *notebooks, *others, ROOT / "results" / "REPORT.md"]
-    assert sorted(named) == sorted(map(page_id, pages))
+    assert sorted(pages_named) == sorted(map(page_id, pages))
 
 
 def leaves(navigation):
@@ -245,13 +240,17 @@ def test_every_statement_of_the_theory_names_its_tests(path):
 
 @pytest.mark.parametrize("path", THEORY, ids=page_id)
 def test_mathematics_is_written_as_github_reads_it(path):
-    """Inline formulas are in dollar-backtick pairs, which Markdown leaves alone; braces
-    balance.
+    """Inline formulas are in dollar-backtick pairs, which Markdown leaves alone.
+
+    Their braces balance.
     """
     text = path.read_text(encoding="utf-8")
-    rest = re.sub(r"```math\n.*?```", "", text, flags=re.DOTALL)
-    assert "$" not in re.sub(r"\$`[^`]*`\$", "", rest)
-    for formula in (*fences(path, "math"), *re.findall(r"\$`([^`]*)`\$", rest)):
+    outside_blocks = re.sub(r"```math\n.*?```", "", text, flags=re.DOTALL)
+    assert "$" not in re.sub(r"\$`[^`]*`\$", "", outside_blocks)
+    for formula in (
+        *fences(path, "math"),
+        *re.findall(r"\$`([^`]*)`\$", outside_blocks),
+    ):
         assert formula.count("{") == formula.count("}"), formula
 
 
@@ -272,10 +271,10 @@ def extended(tmp_path_factory):
     for before, code in re.findall(
         r"([^\n]*)\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL
     ):
-        how, path = re.search(r"(Create|Append to)\s+`([^`]+)`:$", before).groups()
-        assert (copy / path).exists() == (how == "Append to"), path
+        action, path = re.search(r"(Create|Append to)\s+`([^`]+)`:$", before).groups()
+        assert (copy / path).exists() == (action == "Append to"), path
         with open(copy / path, "a", encoding="utf-8") as file:
-            file.write("\n" * (how == "Append to") + code)
+            file.write("\n" * (action == "Append to") + code)
     return copy
 
 
@@ -305,7 +304,8 @@ def test_the_tutorial_is_short_runs_and_leaves_no_work_for_the_linter(extended):
 def test_every_metric_and_field_of_the_reference_runs_has_its_line_and_none_is_stale():
     # (experiments, name or pattern) of each line, and (experiment, name) of what runs
     # recorded.
-    listed, recorded = [], set()
+    listed = []
+    recorded = set()
     others = {"Every experiment": "", "Benchmarks": "benchmark"}
     for section in re.split(
         r"^## ", (DOCS / "metrics.md").read_text("utf-8"), flags=re.M

@@ -89,7 +89,8 @@ def test_training_is_three_forward_passes():
     assert flops.FORWARD_PASSES_PER_TRAINING_STEP * forward == step
     # The same for a convolution: each of its two gradients costs as much as the
     # convolution.
-    x, kernel = array(2, 4, 4, 3), array(3, 3, 3, 5)
+    x = array(2, 4, 4, 3)
+    kernel = array(3, 3, 3, 5)
 
     def squares(x, kernel):
         return jnp.sum(jnp.square(convolve(x, kernel)))

@@ -52,8 +52,9 @@ esac"""
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A clone with an environment, whose data, runs and environment are links to
-    another disk.
+    """A clone with an environment.
+
+    Its data, runs and environment are links to another disk.
     """
     # Only ASCII: where file names are not UTF-8, JAX itself fails on other characters.
     path = tmp_path / 'my check "out" $x'
@@ -131,16 +132,16 @@ def test_all_at_once(checkout, tmp_path):
         output = said[target].stdout + said[target].stderr
         assert said[target].returncode == 0, output
         assert "Traceback" not in output and "Exception ignored" not in output, output
-    found, expected = (
+    labels, expected = (
         runs.read_run(checkout / "results" / place / RUN)
         for place in ("local", "reference")
     )
-    assert found.summary["verdict"] == expected.summary["verdict"]
-    assert found.summary["metrics"] == pytest.approx(
+    assert labels.summary["verdict"] == expected.summary["verdict"]
+    assert labels.summary["metrics"] == pytest.approx(
         expected.summary["metrics"], rel=1e-6
     )
-    assert found.environment["dirty"] is False, found.environment
-    assert found.environment["backend"] == "cpu"
+    assert labels.environment["dirty"] is False, labels.environment
+    assert labels.environment["backend"] == "cpu"
     report = checkout / "results" / "local" / "REPORT.md"
     assert "## Claims" in report.read_text(encoding="utf-8")
     assert "0 contradictions, 0 unreadable" in said["compare"].stdout
@@ -150,8 +151,9 @@ def test_all_at_once(checkout, tmp_path):
 @pytest.mark.parametrize("where", ["closed", "full"])
 @pytest.mark.parametrize("module", ["tests.toy.experiment", "experiments.compare"])
 def test_output_that_goes_nowhere(tmp_path, module, stream, where):
-    """The run is made all the same; compare, which only prints, may fail without a
-    traceback.
+    """The run is made all the same.
+
+    Only `compare`, which does nothing but print, may fail without a traceback.
     """
     results = tmp_path / "results"
     forked.run("tests.toy.experiment", f"--results_dir={results}", "--seed=1", ends=0)

@@ -1,6 +1,4 @@
-"""identity_matters/jax_settings.py: the flag for convolutions on CPUs, and the random
-generator.
-"""
+"""The flag for convolutions on CPUs, and the random generator."""
 
 import json
 import os
@@ -26,8 +24,9 @@ OWN_CHOICE = f"{FUSION_FLAG}=individual_dot"
 
 @pytest.fixture
 def flags(monkeypatch):
-    """Sets XLA_FLAGS, pretends that there is this jaxlib, and returns what XLA_FLAGS
-    becomes.
+    """What XLA_FLAGS becomes.
+
+    It is set before, and this jaxlib is pretended.
     """
 
     def become(
@@ -76,8 +75,9 @@ def test_the_flag_is_for_cpus(flags):
 
 
 def test_this_jaxlib_knows_the_flag_and_uses_it():
-    """XLA ends a process at an unknown flag; a program without YNNPACK has no such
-    fusion.
+    """XLA ends a process at an unknown flag.
+
+    A program without YNNPACK has no such fusion.
     """
     code = """
 import os
@@ -154,5 +154,5 @@ def test_a_training_on_arrays_does_not_depend_on_the_generators_of_jax():
     expected = trained()
     # Without it a split key, which also orders the examples, is another one.
     with jax.default_prng_impl("rbg"), jax.threefry_partitionable(False):
-        found = trained()
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+        losses = trained()
+    jax.tree.map(np.testing.assert_array_equal, losses, expected)

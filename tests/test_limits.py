@@ -1,6 +1,4 @@
-"""Limits of the platform: cores, memory, file systems, and paths as users write
-them.
-"""
+"""Limits of the platform: cores, memory, file systems, and paths as typed."""
 
 import errno
 import math

@@ -91,14 +91,14 @@ class Checkout:
     def make(self, *words: str, **environment: str):
         """Runs make; the calls of the stubs since the last run are in `notes`."""
         self.calls.write_text("")
-        own = {
+        defaults = {
             "PATH": f"{self.path}/bin:{os.environ['PATH']}",
             **dict.fromkeys(("MAKEFLAGS", "MAKELEVEL", "MFLAGS"), ""),
         }
         # `make test` runs these tests with its own variables in the environment.
         unset = [f"-u{name}" for name in VARIABLES if name not in environment]
         command = ("env", *unset, MAKE, "--no-print-directory", *words)
-        return forked.shell(*command, cwd=self.path, **{**own, **environment})
+        return forked.shell(*command, cwd=self.path, **{**defaults, **environment})
 
     @property
     def notes(self) -> list[str]:
@@ -114,8 +114,9 @@ def checkout(tmp_path):
 @pytest.mark.parametrize("payload", PAYLOADS)
 @pytest.mark.parametrize("names", ["together", *ALONE, "others"])
 def test_no_variable_is_executed_whoever_sets_it(checkout, payload, names):
-    """Every target with every variable, given on the command line and in the
-    environment.
+    """Every target with every variable.
+
+    They are given on the command line and in the environment.
     """
     together = [name for name in VARIABLES if name not in ALONE]
     chosen = {"together": together, "others": OTHERS}.get(names, [names])
@@ -152,8 +153,9 @@ def test_no_name_of_a_target_is_executed(checkout, payload):
 
 
 def test_what_make_expands_is_its_own():
-    """Every assignment is ours or of a user's variable, which recipes read from the
-    environment.
+    """Every assignment is ours or of a user's variable.
+
+    Recipes read the latter from the environment.
     """
     assigned = re.findall(r"^(override )?([\w.]+) (\?=|:=|=)", MAKEFILE, re.MULTILINE)
     ours = {name for override, name, _ in assigned if override}
@@ -306,13 +308,13 @@ def test_a_lock_is_versions_with_the_sums_of_their_files(lock):
 
 
 def test_clean_leaves_runs_and_data_alone(checkout):
-    kept = [
+    lasting = [
         checkout.path / name for name in ("results/local/run", "data/arrays", "other")
     ]
-    for path in kept:
+    for path in lasting:
         path.mkdir(parents=True)
     assert checkout.make("clean", "clean-results").returncode == 0
-    assert all(path.exists() for path in kept)
+    assert all(path.exists() for path in lasting)
     assert not (checkout.path / ".venv").exists()
 
 

@@ -24,11 +24,13 @@ PACKAGES = (
 
 def run(*words, cwd, **environment) -> subprocess.CompletedProcess:
     """A command with none of the variables that lead to this checkout."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    without_path = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
     return subprocess.run(
         [*map(str, words)],
         cwd=cwd,
-        env={**kept, "PYTHON": PYTHON, **environment},
+        env={**without_path, "PYTHON": PYTHON, **environment},
         capture_output=True,
         text=True,
         timeout=280,

@@ -19,8 +19,9 @@ def _inputs(name, images, pad=0, flip=False):
 
 
 def _crops(image, pad, flip):
-    """Every crop of `image` [h, w, c] padded with zeros: (row, column, flipped) ->
-    crop.
+    """Every crop of `image` [h, w, c] padded with zeros.
+
+    By (row, column, flipped).
     """
     height, width, _ = image.shape
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))

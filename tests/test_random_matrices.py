@@ -1,6 +1,4 @@
-"""Random matrices lie in their sets and are drawn from the laws that their names
-promise.
-"""
+"""Random matrices lie in their sets and follow the laws that their names promise."""
 
 import numpy as np
 import pytest
@@ -9,15 +7,15 @@ from identity_matters import matrices, random_matrices
 from identity_matters.linear import random_ball, random_targets
 from identity_matters.linear.target import check_target
 
-COUNT, WIDTH, DEPTHS = 400, 3, (2, 4)
+COUNT = 400
+WIDTH = 3
+DEPTHS = (2, 4)
 STRENGTH = {"ill_conditioned": 1e6, "near_minus_identity": 1e-3}
 
 
 def draw(sampler, seed=0, width=WIDTH):
-    rng, data = (
-        np.random.default_rng(seed),
-        {"scale_log10": (-1.0, 2.0), "max_condition_log10": 3.0},
-    )
+    rng = np.random.default_rng(seed)
+    data = {"scale_log10": (-1.0, 2.0), "max_condition_log10": 3.0}
     return random_ball.points(rng, sampler, COUNT, width, DEPTHS, 0.9, **data)
 
 

@@ -1,5 +1,6 @@
-"""A tiny problem for the tests of training: 4x4 images, one convolution, dropout,
-running means.
+"""A tiny problem for the tests of training.
+
+4x4 images, one convolution, dropout, running means.
 """
 
 import jax
@@ -38,8 +39,9 @@ def init(key):
 
 
 def make_apply(axis_name: str | None = AXIS_NAME):
-    """The net; if `axis_name` is a mapped axis, its running mean is over the whole
-    batch.
+    """The net.
+
+    If `axis_name` is a mapped axis, its running mean is over the whole batch.
     """
 
     def apply(variables, x, *, train, keys=None):

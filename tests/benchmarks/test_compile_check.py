@@ -1,6 +1,4 @@
-"""benchmarks.compile_check: bytes that programs move, refusals, and the programs of a
-real run.
-"""
+"""benchmarks.compile_check: bytes that programs move, refusals, a real run."""
 
 import os
 import signal
@@ -176,7 +174,8 @@ ENTRY %main (x: f32[100,3], n: s32[]) -> f32[100,3] {
 
 
 def test_a_fusion_that_only_starts_reads_and_writes_only_its_rows():
-    index, row = 4, 12
+    index = 4
+    row = 12
     assert hlo.cost(ASYNCHRONOUS).memory_bytes == (index + 2 * row) + (index + 2 * row)
 
 
@@ -225,13 +224,13 @@ def test_bytes_agree_with_xla_where_it_counts_everything():
 def tiny(settings):
     """The groups of a variant with a net of one block."""
     groups = settings.to_dict()
-    one = {
+    tiny_net = {
         "blocks_per_stage": (1,),
         "widths": (4,),
         "stage_strides": (1,),
         "stem_width": 4,
     }
-    groups["model"].update(one)
+    groups["model"].update(tiny_net)
     return groups
 
 
@@ -269,21 +268,22 @@ def test_streams_are_compiled_with_their_images_as_arguments():
 
 
 def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
-    devices, groups = jax.devices(), tiny(cifar.get_config())
+    devices = jax.devices()
+    groups = tiny(cifar.get_config())
 
     def attempt(groups, devices=devices, memory_bytes=None):
         monkeypatch.setattr(flops, "memory_limits", lambda kind: (memory_bytes, None))
         lower = lambda: compile_check.lower_training(groups, "evaluate", devices)  # noqa: E731
         return compile_check.attempt(lower, devices)
 
-    found = attempt(groups, memory_bytes=1e9)
-    assert found["fits"] and "problem" not in found
-    assert found["argument_bytes"] > 450 * 64 / 4
-    assert found["collectives"]["all-reduce"] >= 1
+    compiled_record = attempt(groups, memory_bytes=1e9)
+    assert compiled_record["fits"] and "problem" not in compiled_record
+    assert compiled_record["argument_bytes"] > 450 * 64 / 4
+    assert compiled_record["collectives"]["all-reduce"] >= 1
     # There are bounds only for devices whose peaks are known, and estimates of TPUs.
-    assert found["images_per_second_at_most"] is None
-    assert found["estimated_seconds"] is None
-    refused = attempt(groups, memory_bytes=found["argument_bytes"])
+    assert compiled_record["images_per_second_at_most"] is None
+    assert compiled_record["estimated_seconds"] is None
+    refused = attempt(groups, memory_bytes=compiled_record["argument_bytes"])
     assert not refused["fits"] and "bytes" in refused["problem"]
     undivided = attempt(groups, devices=devices[:3])
     assert (
@@ -291,8 +291,8 @@ def test_what_compiles_is_measured_and_what_does_not_is_reported(monkeypatch):
         and "multiple of the number of devices" in undivided["problem"]
     )
     records = [
-        {"program": "p", "part": "train", "slice": str(i), **one}
-        for i, one in enumerate((found, refused, undivided))
+        {"program": "p", "part": "train", "slice": str(i), **record}
+        for i, record in enumerate((compiled_record, refused, undivided))
     ]
     judged = compile_check.verdict({}, records)
     assert (judged.verdict, judged.metrics["programs_that_fail"]) == (
@@ -348,11 +348,11 @@ def test_a_compiler_that_crashes_is_a_result(monkeypatch):
     said = []
     log = types.SimpleNamespace(stop_requested=lambda: False, say=said.append)
     trial = types.SimpleNamespace(slice="s", program="p", part="train")
-    found = compile_check.measure(trial, None, log)
-    assert not found["fits"]
+    record = compile_check.measure(trial, None, log)
+    assert not record["fits"]
     # The signal tells a bug of the compiler from a kill for want of memory.
     reason = "the compiler crashed (SIGSEGV: more | stack overflow in a pass)"
-    assert found["problem"] == reason and said == [f"p (train) on s: {reason}"]
+    assert record["problem"] == reason and said == [f"p (train) on s: {reason}"]
     # Our own errors are none of the compiler's.
     monkeypatch.setattr(compile_check, "_measure_here", refuse)
     with pytest.raises(ValueError, match="no program p"):
@@ -364,7 +364,9 @@ def test_a_compiler_that_is_missing_ends_in_one_line(monkeypatch):
         raise RuntimeError("no libtpu\nand more")
 
     monkeypatch.setattr(compile_check.topologies, "get_topology_desc", missing)
-    with pytest.raises(ValueError, match=r"^no compiler for v5e-1: no libtpu; run: "):
+    with pytest.raises(
+        ValueError, match=r"^no compiler for v5e-1: no libtpu; run: make compile-check$"
+    ):
         compile_check.trials(variant="one_chip", slices=("v5e-1",), programs=("p",))
     with pytest.raises(ValueError, match="slices must be among"):
         compile_check.trials(variant="one_chip", slices=("v9",), programs=("p",))
@@ -384,11 +386,14 @@ def test_gpus_are_skipped_in_one_line_where_there_is_no_compiler_for_them(
 
 
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
-    own = compile_check.experiments.find("memorize").settings_of("synthetic_imagenet")
-    program = compile_check.lower_memorize(own, "forward", jax.devices()[:1])
+    settings = compile_check.experiments.find("memorize").settings_of(
+        "synthetic_imagenet"
+    )
+    program = compile_check.lower_memorize(settings, "forward", jax.devices()[:1])
     assert (program.steps, program.examples) == (1, 131_072)
     assert program.compute_dtype == "float32"
-    blocks, width = 80_073, 16
+    blocks = 80_073
+    width = 16
     assert f"tensor<{blocks}x{width}x{width}xf32>" in program.lowered.as_text()
     last = 2 * (width * 1000 + 1000 * 1000)
     # The input map multiplies each of the pieces that an input is cut into: three for

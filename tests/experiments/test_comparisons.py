@@ -1,5 +1,6 @@
-"""experiments/images/comparisons.py and protocol.py: one tuning for all arms, and the
-verdicts.
+"""The comparisons of nets: one tuning for all arms, and the verdicts.
+
+Of experiments/images/comparisons.py and protocol.py.
 """
 
 import statistics
@@ -17,14 +18,12 @@ from tests.measured import reference_runs, settings
 
 @pytest.mark.parametrize("variant", comparisons.OTHER_VARIANTS)
 def test_no_arm_is_tuned_in_its_own_way(variant):
-    """Every arm has the one grid, the same trials, and the same everything but its
-    net.
-    """
-    own = settings(comparisons, variant)
-    found = comparisons.trials(**own)
+    """Arms have the same grid, trials and settings, and differ in their nets alone."""
+    config = settings(comparisons, variant)
+    every_trial = comparisons.trials(**config)
     shared = {}
-    for arm in own["arms"]:
-        mine = [trial for trial in found if trial["arm"] == arm]
+    for arm in config["arms"]:
+        mine = [trial for trial in every_trial if trial["arm"] == arm]
         tuning = [trial for trial in mine if trial["phase"] == protocol.TUNING]
         assert [trial["tried_rate"] for trial in tuning] == list(
             protocol.LEARNING_RATES
@@ -32,12 +31,12 @@ def test_no_arm_is_tuned_in_its_own_way(variant):
         (final,) = (trial for trial in mine if trial["phase"] == protocol.FINAL)
         assert mine[-1] is final and final["tried_rate"] is None
         assert len({str(trial["model"]) for trial in mine}) == 1
-        for phase, many in ((protocol.TUNING, tuning), (protocol.FINAL, [final])):
-            for trial in many:
+        for phase, trainings in ((protocol.TUNING, tuning), (protocol.FINAL, [final])):
+            for trial in trainings:
                 groups = {name: trial[name] for name in ("data", "optim", "train")}
                 assert "learning_rate" not in groups["optim"]
                 assert shared.setdefault(phase, groups) == groups
-    assert len({str(trial["model"]) for trial in found}) == len(own["arms"])
+    assert len({str(trial["model"]) for trial in every_trial}) == len(config["arms"])
 
 
 def test_two_depths_have_the_rates_that_the_seeds_tuned_and_nothing_else_of_their_own():
@@ -81,7 +80,8 @@ def test_table_2_has_nets_of_half_a_million_parameters():
 def test_held_out_images_are_not_trained_on_and_the_test_set_is_not_seen():
     images = load_data({**DATA, **DIGITS})
     short = protocol.without_held_out(images, 269)
-    whole, parts = images.examples, short.examples
+    whole = images.examples
+    parts = short.examples
     assert (parts.train_examples, parts.test_examples) == (1078, 269)
     joined = np.concatenate([parts.train_images, parts.test_images])
     np.testing.assert_array_equal(joined, whole.train_images)

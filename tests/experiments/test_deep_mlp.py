@@ -11,6 +11,7 @@ import pytest
 from experiments.measurements import deep_mlp
 from identity_matters import nets
 from identity_matters.nets import apply_net, init_variables, mlp
+from tests.tables import by_name
 
 IMAGES = np.random.default_rng(0).normal(size=(7, 2, 3, 1)).astype(np.float32)
 VECTORS = IMAGES.reshape(7, 6)
@@ -30,15 +31,12 @@ def unrolled(kernels, x, identity, activation):
 
 # d = 6 inputs: the first layer is square at width 6; at width 5 it is not, and has no
 # identity.
-@pytest.mark.parametrize(
-    ("depth", "width", "identity", "activation"),
-    [
-        (2, 6, True, "relu"),
-        (4, 6, True, "relu"),
-        (4, 5, True, "linear"),
-        (5, 6, False, "relu"),
-        (5, 5, False, "linear"),
-    ],
+@by_name(
+    {"depth": 2, "width": 6, "identity": True, "activation": "relu"},
+    {"depth": 4, "width": 6, "identity": True, "activation": "relu"},
+    {"depth": 4, "width": 5, "identity": True, "activation": "linear"},
+    {"depth": 5, "width": 6, "identity": False, "activation": "relu"},
+    {"depth": 5, "width": 5, "identity": False, "activation": "linear"},
 )
 def test_scan_equals_a_numpy_loop(depth, width, identity, activation):
     settings = {
@@ -98,8 +96,9 @@ def test_initial_weights(activation):
 
 
 def test_effective_dimension_by_hand():
-    """1 on a line, k evenly on k axes; 1/(9/16 + 1/16) = 1.6 on two with weights 3/4
-    and 1/4.
+    """1 on a line, and k evenly on k axes.
+
+    On two axes with weights 3/4 and 1/4 it is 1/(9/16 + 1/16) = 1.6.
     """
     dimension = jax.jit(mlp.effective_dimension)
     line = np.outer([1.0, -5.0, 1e-30], [3.0, 4.0]).astype(np.float32)
@@ -139,15 +138,14 @@ def test_no_map_is_better_than_least_squares():
 
 
 def test_updates_are_momentum_descent_of_the_squared_error():
-    """Two updates against NumPy, with gradients from automatic differentiation of the
-    loss.
-    """
+    """Two updates against NumPy, with gradients by automatic differentiation."""
     training = make_training(step_count=2)
     state, losses, frozen = training.advance(training.start(), 0.5, 0, 2)
     fixed = training.variables["fixed"]
 
     def loss_of(params, indices):
-        x, labels = jnp.asarray(X)[indices].reshape(8, 4), jnp.asarray(LABELS)[indices]
+        x = jnp.asarray(X)[indices].reshape(8, 4)
+        labels = jnp.asarray(LABELS)[indices]
         logits, _ = mlp.forward({"params": params, "fixed": fixed}, x)
         return jnp.mean(jnp.sum((logits - jnp.eye(3)[labels]) ** 2, axis=1))
 
@@ -176,19 +174,20 @@ def test_updates_are_momentum_descent_of_the_squared_error():
 
 def test_what_a_net_does_is_over_every_example():
     training = make_training(identity=True, initial_scale=0.0)
-    found = training.evaluate(training.start())
+    evaluation = training.evaluate(training.start())
     x = X.reshape(48, 4).astype(np.float64)
     logits = np.maximum(x, 0) @ training.variables["params"]["last"]["kernel"]
     loss = np.mean(np.sum((logits - np.eye(3)[LABELS]) ** 2, axis=1))
-    assert found["loss"] == pytest.approx(loss, rel=1e-5)
-    assert found["error_percent"] == pytest.approx(
+    assert evaluation["loss"] == pytest.approx(loss, rel=1e-5)
+    assert evaluation["error_percent"] == pytest.approx(
         100 * np.mean(logits.argmax(1) != LABELS)
     )
 
 
 class Scripted:
-    """Stands in for a training: losses are given for each rate, and the state counts
-    updates.
+    """Stands in for a training.
+
+    Losses are given for each rate, and the state counts updates.
     """
 
     def __init__(self, losses):
@@ -225,8 +224,8 @@ class Scripted:
 )
 def test_the_rule_for_the_rate(losses, rate, state):
     rule = {"rates_times_depth": list(losses), "step_count": 4, "pilot_steps": 2}
-    found = deep_mlp.train(Scripted(losses), **rule)
-    assert found == (state, {"rate_times_depth": rate, "frozen": rate == "frozen"})
+    result = deep_mlp.train(Scripted(losses), **rule)
+    assert result == (state, {"rate_times_depth": rate, "frozen": rate == "frozen"})
 
 
 def test_divergence_and_dead_nets_are_seen():

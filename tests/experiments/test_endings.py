@@ -26,15 +26,15 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
     assert (
         "Traceback" in finished.stderr and "the second trial fails" in finished.stderr
     )
-    (found,) = runs_below(tmp_path / "a")
-    assert found.status == "failed"
-    assert found.summary["error"] == "FloatingPointError: the second trial fails"
-    assert [record["cell"] for record in found.records] == [0]
+    (failed,) = runs_below(tmp_path / "a")
+    assert failed.status == "failed"
+    assert failed.summary["error"] == "FloatingPointError: the second trial fails"
+    assert [record["cell"] for record in failed.records] == [0]
     finished = run_toy(tmp_path / "b", "--config.action=memory", ends=1)
     last = finished.stderr.splitlines()[-1]
     said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
     assert last == said and "Traceback" not in finished.stderr
-    assert [found.status for found in runs_below(tmp_path / "b")] == ["failed"]
+    assert [failed.status for failed in runs_below(tmp_path / "b")] == ["failed"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
         ),
         (
             OSError(28, "No space left on device", "a/b"),
-            "the disk of a/b is full: free",
+            "the disk of a/b is full: free some space there; the same command resumes",
         ),
         (
             OSError(5, "Input/output error"),
@@ -64,14 +64,17 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
             OSError(27, "File too large"),
             "the machine failed ([Errno 27] File too large)",
         ),
-        (OSError(24, "Too many open files"), "the machine failed ([Errno 24] Too many"),
+        (
+            OSError(24, "Too many open files"),
+            "the machine failed ([Errno 24] Too many open files)",
+        ),
         (
             PermissionError(13, "Permission denied"),
-            "the machine failed ([Errno 13] Permission",
+            "the machine failed ([Errno 13] Permission denied)",
         ),
         (
             FileNotFoundError(2, "No such file", "results/a"),
-            "files of the run were deleted while",
+            "files of the run were deleted while it ran ([Errno 2] No such file",
         ),
         (FileNotFoundError(2, "No such file", "elsewhere/a"), None),
         (OSError(2, "No such file or directory"), None),
@@ -79,8 +82,8 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
     ],
 )
 def test_failures_of_the_machine_are_one_line(error, message):
-    found = endings.machine_failure(error, "results")
-    assert found is None if message is None else message in found
+    line = endings.machine_failure(error, "results")
+    assert line is None if message is None else message in line
 
 
 def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
@@ -114,14 +117,14 @@ def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
     assert finished.returncode == code, finished.stderr
     assert "Traceback" not in finished.stderr
     assert finished.stderr.strip().splitlines()[-1].endswith("resumes")
-    found = runs.read_run(metrics.parent)
-    assert found.status == "interrupted"
-    assert 1 <= len(found.records) < 3
+    run = runs.read_run(metrics.parent)
+    assert run.status == "interrupted"
+    assert 1 <= len(run.records) < 3
     finished = run_toy(tmp_path, "--config.pause_seconds=0.5")
-    assert f"\nresuming after {len(found.records)} of 3 trials\n" in finished.stderr
-    found = runs.read_run(metrics.parent)
-    assert found.summary["metrics"] == {"sum_of_squares": 14}
-    assert [record["cell"] for record in found.records] == [0, 1, 2]
+    assert f"\nresuming after {len(run.records)} of 3 trials\n" in finished.stderr
+    run = runs.read_run(metrics.parent)
+    assert run.summary["metrics"] == {"sum_of_squares": 14}
+    assert [record["cell"] for record in run.records] == [0, 1, 2]
 
 
 LOST = """
@@ -158,16 +161,17 @@ if __name__ == "__main__":
 def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
     tmp_path, name, code, resend_seconds
 ):
-    """Python ignores what the handler raises there; the signal is sent again, or
-    noticed later.
+    """Python ignores what the handler raises there.
+
+    So the signal is sent again, or noticed later.
     """
     program = LOST.format(name=name, resend=resend_seconds)
     results = f"--results_dir={tmp_path / 'results'}"
     # The second and third of three numbers are not measured.
     finished = forked.run_code(program, tmp_path, results, ends=code)
     assert "Traceback" not in finished.stderr
-    (found,) = runs_below(tmp_path / "results")
-    assert found.status == "interrupted" and len(found.records) <= 1
+    (run,) = runs_below(tmp_path / "results")
+    assert run.status == "interrupted" and len(run.records) <= 1
 
 
 def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
@@ -202,8 +206,8 @@ def test_a_pipe_that_nobody_reads_is_no_traceback(tmp_path):
         assert finished.returncode == code, finished.stderr
         assert "Traceback" not in finished.stderr
         assert said in finished.stderr
-    (found,) = runs_below(tmp_path)
-    assert found.status == "done"
+    (recorded,) = runs_below(tmp_path)
+    assert recorded.status == "done"
 
 
 IGNORING = """
@@ -229,8 +233,8 @@ def test_signals_that_a_run_was_started_to_ignore_do_not_stop_it(tmp_path):
     results = f"--results_dir={tmp_path / 'results'}"
     finished = forked.run_code(IGNORING, tmp_path, results)
     assert "interrupted" not in finished.stderr
-    (found,) = runs_below(tmp_path / "results")
-    assert found.status == "done"
+    (run,) = runs_below(tmp_path / "results")
+    assert run.status == "done"
 
 
 @pytest.mark.parametrize("ignored_after", [False, True])

@@ -6,7 +6,7 @@ from benchmarks import linear
 from identity_matters import runs
 from identity_matters.report import build, collection
 from tests import forked
-from tests.report.test_report import write_run
+from tests.report.toy_runs import write_run
 
 
 def run_module(name, *arguments):
@@ -137,9 +137,9 @@ def test_a_benchmark_on_a_busy_machine_refutes_nothing(
         {"depth": depth, "step_seconds": depth**exponent, "ratio": 1.0, **noted}
         for depth in (2, 4, 8)
     ]
-    found = linear.verdict(linear.get_config().to_dict(), records)
-    assert found.verdict == verdict
-    assert found.metrics.get("load_per_core") == (
+    judged = linear.verdict(linear.get_config().to_dict(), records)
+    assert judged.verdict == verdict
+    assert judged.metrics.get("load_per_core") == (
         5.0 if verdict == "undecided" else None
     )
 

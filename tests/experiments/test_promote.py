@@ -47,9 +47,9 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path, local):
         assert sorted(os.listdir(target)) == sorted(judge.FILES)
         assert contents(target) == contents(local)
         assert os.listdir(target.parent) == ["seed=0"]
-    again = run_module("promote", f"--reference_dir={reference}", target)
-    assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
-    assert "is in the reference already" in again.stderr
+    second = run_module("promote", f"--reference_dir={reference}", target)
+    assert (second.returncode, len(second.stderr.splitlines())) == (2, 1)
+    assert "is in the reference already" in second.stderr
 
 
 def test_a_promotion_that_was_killed_between_its_renames_loses_nothing(tmp_path, local):
@@ -85,7 +85,7 @@ ONE = next(iter(METRICS))
         (
             "summary",
             {"status": "interrupted"},
-            "only a finished run can be promoted; it is interr",
+            "only a finished run can be promoted; it is interrupted",
         ),
         (
             "summary",
@@ -101,12 +101,12 @@ ONE = next(iter(METRICS))
         (
             "summary",
             {"experiment": "other"},
-            "its summary.json belongs at other/negative_determ",
+            "its summary.json belongs at other/negative_determinant/seed=0",
         ),
         (
             "summary",
             {"seed": 1},
-            "its summary.json belongs at landscape/negative_determinant/see",
+            "its summary.json belongs at landscape/negative_determinant/seed=1",
         ),
         # What the records do not say.
         (
@@ -203,11 +203,12 @@ def test_a_run_of_schema_2_is_sealed_once_it_is_judged(tmp_path, local):
     before = contents(local)
     as_schema_2(local)
     with pytest.raises(
-        runs.RunError, match=r"schema 2, of an older version; run it anew, or"
+        runs.RunError,
+        match=r"schema 2, of an older version; run it anew, or if it is finished",
     ):
         runs.read_run(local)
-    found = run_module("judge", local)
-    assert (found.returncode, "--write seals it" in found.stdout) == (1, True)
+    judged = run_module("judge", local)
+    assert (judged.returncode, "--write seals it" in judged.stdout) == (1, True)
     assert run_module("judge", "--write", tmp_path).returncode == 0
     assert contents(local) == before
     good = run_module("judge", tmp_path)
@@ -220,17 +221,17 @@ def test_the_summary_is_written_as_the_records_say(local):
         local, "summary.json", verdict="counterexample", metrics={**METRICS, ONE: 77}
     )
     as_schema_2(local)
-    found = run_module("judge", local)
-    assert found.returncode == 1
-    assert "verdict is 'counterexample', the records say 'holds'" in found.stdout
-    assert f"metrics.{ONE} is 77, the records say" in found.stdout
+    judged = run_module("judge", local)
+    assert judged.returncode == 1
+    assert "verdict is 'counterexample', the records say 'holds'" in judged.stdout
+    assert f"metrics.{ONE} is 77, the records say" in judged.stdout
     assert run_module("judge", "--write", local).returncode == 0
     assert runs.read_run(local) == before
 
 
 def test_what_cannot_be_judged_is_named(tmp_path, local):
     (local / "metrics.jsonl").write_text("")
-    found = run_module("judge", "--write", tmp_path)
-    assert (found.returncode, len(found.stdout.splitlines())) == (1, 1)
-    assert str(local / "metrics.jsonl") in found.stdout
+    judged = run_module("judge", "--write", tmp_path)
+    assert (judged.returncode, len(judged.stdout.splitlines())) == (1, 1)
+    assert str(local / "metrics.jsonl") in judged.stdout
     assert run_module("judge", tmp_path / "none").returncode == 2

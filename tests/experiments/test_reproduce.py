@@ -29,9 +29,9 @@ def run_toy(results_dir, *arguments):
 
 
 def statuses(results_dir):
-    found, problems = runs.read_collection(results_dir / "local")
+    finished, problems = runs.read_collection(results_dir / "local")
     assert problems == []
-    return {f"{run.variant} {run.seed}": run.status for run in found}
+    return {f"{run.variant} {run.seed}": run.status for run in finished}
 
 
 def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
@@ -57,10 +57,10 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
     rewrite(reference, "summary.json", verdict="counterexample")
     rewrite(reference, "environment.json", packages={"jax": "0.0.1"})
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")}
-    again = reproduce(tmp_path, "--only=toy", "--variants=plain", "--jobs=2", ends=1)
-    assert "run 1 of" not in again.stdout
-    assert "1 finished already, 0 run now\n" in again.stdout
-    assert "1 run, none of them now: 1 holds\n" in again.stdout
+    second = reproduce(tmp_path, "--only=toy", "--variants=plain", "--jobs=2", ends=1)
+    assert "run 1 of" not in second.stdout
+    assert "1 finished already, 0 run now\n" in second.stdout
+    assert "1 run, none of them now: 1 holds\n" in second.stdout
     assert {
         path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json*")
     } == before
@@ -68,8 +68,8 @@ def test_it_runs_what_is_missing_side_by_side_and_ends_with_a_summary(tmp_path):
         "contradiction: toy/plain (Theorem 2.1): holds (proved); the reference:"
         " counterexample"
     )
-    assert said in again.stdout
-    assert "here, 0.0.1 in the reference" in again.stdout
+    assert said in second.stdout
+    assert "here, 0.0.1 in the reference" in second.stdout
     # Told to overwrite, it runs finished runs anew, too.
     anew = reproduce(tmp_path, "--only=toy", "--variants=plain", "--overwrite", ends=1)
     assert "finished already" not in anew.stdout and "1 run, 1 now in " in anew.stdout
@@ -122,13 +122,13 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
         )
     reproduce(tmp_path, "--seeds=0 1 2 3 4 5", "--overwrite", ends=0)
     for seed in range(6):
-        found = runs.read_run(plain / f"seed={seed}")
-        assert found.summary["metrics"] == {"sum_of_squares": 14}
+        run = runs.read_run(plain / f"seed={seed}")
+        assert run.summary["metrics"] == {"sum_of_squares": 14}
 
 
 def processes_of(results_dir):
     """The processes whose output goes to the logs of `results_dir`."""
-    found = []
+    processes = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (
@@ -136,8 +136,8 @@ def processes_of(results_dir):
                 .readlink()
                 .is_relative_to(results_dir / "local" / "logs")
             ):
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
@@ -228,9 +228,7 @@ def test_what_make_started_ends_with_it():
 
 
 def test_two_at_once_do_not_write_one_anothers_logs(tmp_path):
-    """Another reproduction, here this test, holds the log of a run while it makes that
-    run.
-    """
+    """This test, as another reproduction, holds the log of a run while it makes it."""
     log = tmp_path / "local" / "logs" / "toy-plain-seed=0.txt"
     log.parent.mkdir(parents=True)
     with open(log, "w") as file:
@@ -252,7 +250,9 @@ def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_co
     """Runs whose processes do nothing, on four cores beside an accelerator."""
     from experiments import commands, jobs, queues
 
-    started, most_trainings, most_others = [], 0, 0
+    started = []
+    most_trainings = 0
+    most_others = 0
 
     class Process:
         def __init__(self):
@@ -264,11 +264,14 @@ def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_co
 
     def start(job, core, alone):
         nonlocal most_trainings, most_others
-        job.process, job.core = Process(), core
+        job.process = Process()
+        job.core = core
         started.append(job)
-        busy = [one for one in started if one.process.exitcode is None]
-        most_trainings = max(most_trainings, sum(one.name == "cifar" for one in busy))
-        most_others = max(most_others, sum(one.name != "cifar" for one in busy))
+        busy = [command for command in started if command.process.exitcode is None]
+        most_trainings = max(
+            most_trainings, sum(command.name == "cifar" for command in busy)
+        )
+        most_others = max(most_others, sum(command.name != "cifar" for command in busy))
         assert not alone
         assert (core is None) == (job.name == "cifar")
 

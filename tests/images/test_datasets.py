@@ -1,5 +1,6 @@
-"""Splits in memory: `digits`, the arrays of `make data`, copies of these, and what is
-refused.
+"""Splits in memory, and what is refused.
+
+They are `digits`, the arrays of `make data`, and copies of these.
 """
 
 import dataclasses
@@ -95,17 +96,18 @@ def test_decoding_in_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(datasets, "CHUNK_EXAMPLES", 4)
     written = _write(tmp_path)
     builder = _Builder(zip(*written, strict=True))
-    for found, expected in zip(
+    for decoded, expected in zip(
         datasets.decode(SMALL, "train", builder), written, strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(decoded, expected)
 
 
 def test_a_copy_of_the_arrays_is_all_that_is_needed(
     small_cifar10, tmp_path, monkeypatch
 ):
-    """The arrays were moved after they were made, and none of the data libraries is
-    installed.
+    """The arrays were moved after they were made.
+
+    None of the data libraries is installed.
     """
     for module in ("tensorflow", "tensorflow_datasets", "array_record"):
         monkeypatch.setitem(sys.modules, module, None)
@@ -137,6 +139,6 @@ def test_the_arrays_of_another_data_set_or_split_are_refused(
     shutil.rmtree(arrays / "cifar100" / "train")
     (arrays / "cifar100" / "test").rename(arrays / "cifar100" / "train")
     with pytest.raises(
-        ValueError, match=r"uint8\[6, 32, 32, 3\] images, got uint8\[4, 32"
+        ValueError, match=r"uint8\[6, 32, 32, 3\] images, got uint8\[4, 32, 32, 3\]"
     ):
         datasets.load("cifar100", "train", tmp_path)

@@ -32,15 +32,17 @@ from tests import forked
 for _module in ("tensorflow_datasets", "array_record", "grain", "cv2"):
     pytest.importorskip(_module, reason=f"{_module} is not installed (extra imagenet)")
 
-TRAIN, VALIDATION = 26, 11
+TRAIN = 26
+VALIDATION = 11
 PIXELS = 32
 QUICK = {"threads": 2, "processes": 0}
 
 
 @pytest.fixture(scope="module")
 def examples():
-    """(encoded, label, name) of both splits; labels are positions, so they identify the
-    images.
+    """(encoded, label, name) of both splits.
+
+    Labels are positions, so they identify the images.
     """
     images = miniature.generate_jpegs(TRAIN + VALIDATION, seed=0, scale=0.25)
     train = [(image, i, f"n{i:08}_{i}.JPEG") for i, image in enumerate(images[:TRAIN])]
@@ -88,9 +90,9 @@ def share(index: int, process_count: int, batch_examples: int) -> slice:
     return slice(index * size, (index + 1) * size)
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
     jax.tree.map(
-        functools.partial(np.testing.assert_array_equal, strict=True), found, expected
+        functools.partial(np.testing.assert_array_equal, strict=True), actual, expected
     )
 
 
@@ -122,14 +124,15 @@ def test_images_are_the_views_of_their_epoch_and_example(train, examples):
 def test_the_shares_of_all_processes_are_the_batch_of_one(train):
     shares = [take(train, 5, rows=share(index, 4, 8)) for index in range(4)]
     joined = [
-        {name: np.concatenate([one[name] for one in step]) for name in step[0]}
+        {name: np.concatenate([part[name] for part in step]) for name in step[0]}
         for step in zip(*shares, strict=True)
     ]
     assert_same(joined, take(train, 5))
 
 
 def test_the_position_is_a_step_number(train):
-    whole, position = take(train, 9), 4
+    whole = take(train, 9)
+    position = 4
     one_thread = {"threads": 1, "processes": 0}
     assert_same(take(train, 5, one_thread, first_step=position), whole[4:])
 
@@ -138,10 +141,12 @@ def test_the_position_is_a_step_number(train):
 def test_evaluation_visits_every_image_once(
     data_dir, examples, process_count, batch_examples
 ):
-    validation, shares = imagenet.EncodedImages(data_dir, "validation"), []
+    validation = imagenet.EncodedImages(data_dir, "validation")
+    shares = []
     for index in range(process_count):
         rows = share(index, process_count, batch_examples)
-        data, count = streams(validation), -(-VALIDATION // batch_examples)
+        data = streams(validation)
+        count = -(-VALIDATION // batch_examples)
         make = functools.partial(batches.evaluation_batch, data, batch_examples, rows)
         with contextlib.closing(data.stream(make, 0, count)) as stream:
             shares.append(list(stream))
@@ -283,15 +288,20 @@ def test_what_is_not_there_is_named(examples, tmp_path):
 def test_a_missing_package_is_named(data_dir, monkeypatch):
     monkeypatch.setattr(imagenet, "_NEEDED", ("grain", "no_such_package"))
     with pytest.raises(
-        ValueError, match="imagenet2012 needs no_such_package; run: pip install"
+        ValueError,
+        match=(
+            r"imagenet2012 needs no_such_package; run: pip install"
+            r" 'identity-matters\[imagenet\]'"
+        ),
     ):
         imagenet.EncodedImages(data_dir, "train")
 
 
 @pytest.mark.parametrize("label", [-1, imagenet.NUM_CLASSES])
 def test_a_label_that_no_class_has_is_refused(examples, train, monkeypatch, label):
-    """tensorflow_datasets writes -1 for unknown; a loss would take it for the last
-    class.
+    """tensorflow_datasets writes -1 for unknown.
+
+    A loss would take it for the last class.
     """
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -302,7 +312,8 @@ def test_a_label_that_no_class_has_is_refused(examples, train, monkeypatch, labe
     feature["file_name"].bytes_list.value.append(b"x.JPEG")
     monkeypatch.setattr(train, "_source", [record.SerializeToString()])
     with pytest.raises(
-        decoding.DataError, match=rf"record 0 .*\(its label is {label}, and"
+        decoding.DataError,
+        match=rf"record 0 .*\(its label is {label}, and labels are 0 to 999",
     ):
         list(train.read([0]))
 
@@ -404,8 +415,9 @@ def test_a_damaged_archive_is_refused_at_once(archives, archive, how):
 
 
 class _Unprepared:
-    """The part of a builder that `datasets._built` uses; what it downloads is
-    damaged.
+    """The part of a builder that `datasets._built` uses.
+
+    What it downloads is damaged.
     """
 
     data_dir = "somewhere"
@@ -448,6 +460,7 @@ def test_whatever_tensorflow_datasets_raises_one_line_names_the_archive(
 def test_preparing_without_tensorflow_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ValueError, match="preparing imagenet2012 needs tensorflow, which is not"
+        ValueError,
+        match="preparing imagenet2012 needs tensorflow, which is not installed; ",
     ):
         datasets.prepare("imagenet2012", tmp_path)

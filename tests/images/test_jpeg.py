@@ -43,11 +43,11 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_decoding_agrees_with_pillow(name):
     expected = np.asarray(Image.open(io.BytesIO(FILES[name])).convert("RGB"), np.int64)
-    found = decoding.decode(FILES[name], name)
-    assert found.dtype == np.uint8 and found.shape == (60, 80, 3)
+    decoded = decoding.decode(FILES[name], name)
+    assert decoded.dtype == np.uint8 and decoded.shape == (60, 80, 3)
     # CMYK conversions round differently; everything else is libjpeg and libpng on both
     # sides.
-    assert np.abs(found - expected).max() <= (1 if name == "cmyk" else 0)
+    assert np.abs(decoded - expected).max() <= (1 if name == "cmyk" else 0)
 
 
 def test_an_orientation_is_ignored_and_bytes_after_the_end_do_no_harm():
@@ -107,7 +107,8 @@ def test_random_crops_have_the_areas_and_aspects_that_are_asked_for():
     assert np.all(
         (top >= 0) & (left >= 0) & (top + height <= side) & (left + width <= side)
     )
-    share, aspect = height * width / side**2, width / height
+    share = height * width / side**2
+    aspect = width / height
     assert 0.0795 < share.min() < 0.09 and share.max() <= 1
     assert 0.748 < aspect.min() < 0.76 and 1.32 < aspect.max() < 1.336
     # The mean of the uniform distribution is within four standard errors.
@@ -181,15 +182,17 @@ def test_evaluation_takes_the_centre_of_the_resized_image(height, width):
     scale = 256 / min(height, width)
     size = round(width * scale), round(height * scale)
     resized = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
-    top, left = (resized.height - 224) // 2, (resized.width - 224) // 2
+    top = (resized.height - 224) // 2
+    left = (resized.width - 224) // 2
     expected = np.asarray(resized, np.int64)[top : top + 224, left : left + 224]
     assert np.abs(out - expected).max() <= 2
 
 
 @pytest.mark.parametrize("name", ["rgb", "progressive", "grey", "cmyk"])
 def test_whatever_follows_a_whole_image_does_no_harm(name):
-    """A video or a second image, cut or whole: bytes that look like markers are not
-    searched.
+    """A video or a second image, cut or whole.
+
+    Bytes that look like markers are not searched.
     """
     rng = np.random.default_rng(0)
     expected = decoding.decode(FILES[name], name)

@@ -12,8 +12,9 @@ from tests import hostile_problems
 
 
 def certified_problem(rng, width, share):
-    """R, Sigma and its rank; ``s_0`` is `share` times the largest that the path theorem
-    allows.
+    """R, Sigma and its rank.
+
+    ``s_0`` is `share` times the largest that the path theorem allows.
     """
     eigenvalues = 10.0 ** rng.uniform(-2, 2, width)
     if width > 1 and rng.random() < 0.3:
@@ -94,45 +95,45 @@ def test_the_constants_of_the_statements():
 
 
 def test_one_layer_is_least_squares():
-    """For l = 1 the balanced certificate has the exact norm and rate, which do not
-    depend on m.
-    """
+    """For l = 1 the balanced certificate has the exact norm and rate, whatever m is."""
     (flow, *_) = convergence.will_converge(np.array([[1.4]]), np.array([[2.0]]), 1).flow
     assert flow.norm == pytest.approx(0.4)
     assert flow.rate == pytest.approx(8.0)
 
 
 def test_path_by_hand():
-    """s_0 = 0.2, sigma = 2: e^{-3a} = 0.4, l |||A||| <= a, and the rate 4 l e^{-2a}
-    sigma.
-    """
-    found = {c.name: c for c in convergence.will_converge([[0.8]], [[2.0]], 3).flow}
-    assert found["path"].norm == pytest.approx(-math.log(0.4) / 9)
-    assert found["path"].rate == pytest.approx(24 * 0.4 ** (2 / 3))
+    """s_0 = 0.2, sigma = 2: e^{-3a} = 0.4, l |||A||| <= a, rate 4 l e^{-2a} sigma."""
+    certificates = {
+        c.name: c for c in convergence.will_converge([[0.8]], [[2.0]], 3).flow
+    }
+    assert certificates["path"].norm == pytest.approx(-math.log(0.4) / 9)
+    assert certificates["path"].rate == pytest.approx(24 * 0.4 ** (2 / 3))
 
 
 @pytest.mark.parametrize(("r", "m", "M"), [(0.7, 0.4, 1.0), (1.3, 1.0, 1.6)])
 def test_balanced_by_hand(r, m, M):
-    """d = sigma = 1, l = 2, s_0 = 0.3: singular values of the product in [r - s_0, r +
-    s_0].
+    """d = sigma = 1, l = 2, s_0 = 0.3.
+
+    The singular values of the product lie in [r - s_0, r + s_0].
     """
-    found = {
+    certificates = {
         c.name: c for c in convergence.will_converge(np.array([[r]]), np.eye(1), 2).flow
     }
-    assert found["balanced"].norm == pytest.approx(math.sqrt(M) / m * 0.3 / 2)
-    assert found["balanced"].rate == pytest.approx(8 * m)
+    assert certificates["balanced"].norm == pytest.approx(math.sqrt(M) / m * 0.3 / 2)
+    assert certificates["balanced"].rate == pytest.approx(8 * m)
 
 
 @pytest.mark.parametrize("second", [3.0, 0.9])
 def test_each_entry_of_m_counts(second):
-    """Sigma = diag(4, 1) and R = diag(1.2, r): m is its first entry for r = 3, else the
-    second.
+    """Sigma = diag(4, 1) and R = diag(1.2, r).
+
+    m is its first entry for r = 3, else the second.
     """
-    found = convergence.will_converge(
+    answer = convergence.will_converge(
         np.diag([1.2, second]), np.diag([4.0, 1.0]), 2
     ).flow
     (balanced,) = [
-        certificate for certificate in found if certificate.name == "balanced"
+        certificate for certificate in answer if certificate.name == "balanced"
     ]
     phi0 = math.hypot(0.4, 1 - second)  # sigma = 1, so this is s_0, too
     m = (2.4 - phi0) / 2 if second == 3 else 0.9 - phi0
@@ -144,7 +145,8 @@ def test_each_entry_of_m_counts(second):
 
 def test_descent_at_half_the_inverse_curvature():
     """s_0^2 = 0.05: kappa = 4/3, eta = 1 / (2 beta), by hand."""
-    s0, depth = math.sqrt(0.05), 4
+    s0 = math.sqrt(0.05)
+    depth = 4
     certificate = convergence.will_converge(
         np.eye(1) * (1 - s0), np.eye(1), depth
     ).descent
@@ -168,13 +170,16 @@ def test_a_target_that_is_reached_at_the_start():
 def test_an_eigenvalue_that_may_be_rounding_is_a_reason_to_refuse(
     digits, second, rotated
 ):
-    """det R < 0 and Sigma is positive definite: by G10 no ball holds a critical
-    point.
+    """det R < 0 and Sigma is positive definite.
+
+    By G10 no ball holds a critical point.
     """
-    Sigma, R = np.diag([1.0, 10.0**-digits]), np.diag([1.0, second])
+    Sigma = np.diag([1.0, 10.0**-digits])
+    R = np.diag([1.0, second])
     if rotated:
         S = random_matrices.orthogonal(np.random.default_rng(0), (), 2)
-        Sigma, R = S @ Sigma @ S.T, S @ R @ S.T
+        Sigma = S @ Sigma @ S.T
+        R = S @ R @ S.T
     answer = convergence.will_converge(R, (Sigma + Sigma.T) / 2, 8)
     assert not answer and answer.descent is None
     assert (
@@ -183,8 +188,9 @@ def test_an_eigenvalue_that_may_be_rounding_is_a_reason_to_refuse(
 
 
 def test_features_of_two_scales_do_not_certify_a_reflection():
-    """Standard deviations 1 and 1e-7, 1,000 samples: the second direction cannot
-    converge.
+    """Standard deviations 1 and 1e-7, 1,000 samples.
+
+    The second direction cannot converge.
     """
     x = np.random.default_rng(0).standard_normal((1000, 2)) * [1.0, 1e-7]
     assert not convergence.will_converge(np.diag([1.1, -1.0]), x.T @ x / 1000, 8)
@@ -221,16 +227,15 @@ def test_numbers_that_float64_cannot_square_are_refused_without_a_warning(scale,
 
 
 def test_certified_problems_with_any_second_moment_converge():
-    """Condition 1 to 1e20, rotated or not, det R of both signs; the flow by an own
-    integration.
+    """Condition 1 to 1e20, rotated or not, det R of both signs.
+
+    The flow is integrated here, not by the library.
     """
     rng = np.random.default_rng(0)
     certified = 0
     for _ in range(200):
-        depth, w = (
-            int(rng.integers(1, 4)),
-            10.0 ** -rng.uniform(0, rng.uniform(0, 20), 2),
-        )
+        depth = int(rng.integers(1, 4))
+        w = 10.0 ** -rng.uniform(0, rng.uniform(0, 20), 2)
         S = random_matrices.orthogonal(rng, (), 2) if rng.random() < 0.5 else np.eye(2)
         Sigma = (S * w) @ S.T
         R = np.eye(2) - rng.uniform(0, 0.5) * rng.standard_normal((2, 2))
@@ -246,7 +251,8 @@ def test_certified_problems_with_any_second_moment_converge():
 
         def slope(_, flat, R=R, Sigma=Sigma, depth=depth):
             W = np.eye(2) + flat.reshape(depth, 2, 2)
-            before, after = [np.eye(2)], [np.eye(2)]
+            before = [np.eye(2)]
+            after = [np.eye(2)]
             for i in range(depth - 1):
                 before.append(W[i] @ before[-1])
                 after.append(after[-1] @ W[depth - 1 - i])
@@ -281,9 +287,11 @@ def test_a_flow_into_a_saddle_is_not_as_certified():
     plain = hostile_problems.SecondMoment(np.eye(2), np.ones(2), rank=None)
     wrong = convergence.will_converge(0.9 * np.eye(2), np.eye(2), 2)
     problem = hostile_problems.Problem(np.diag([-1.0, 1.0]), plain, wrong)
-    (flow,), again = hostile_problems.integrate([problem], hostile_problems.Shape(2, 2))
+    (flow,), refined = hostile_problems.integrate(
+        [problem], hostile_problems.Shape(2, 2)
+    )
     # The entry of R that is -1 stays at 0: of the risk of 4 remains 1.
-    assert (again, flow.is_as_certified) == (1, False)
+    assert (refined, flow.is_as_certified) == (1, False)
     np.testing.assert_allclose(flow.risk_left, 0.25, rtol=1e-6)
 
 
@@ -296,9 +304,7 @@ def test_a_negative_determinant_is_never_certified():
 
 @pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18, 306])
 def test_rounding_does_not_certify_a_large_negative_target(digits):
-    """Here phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding
-    errors.
-    """
+    """phi_0 and sigma_min(R Sigma^{1/2}) differ by less than their rounding errors."""
     rng = np.random.default_rng(digits)
     for _ in range(200):
         r = -rng.uniform(1, 10) * 10.0**digits
@@ -339,7 +345,9 @@ def test_two_layers_by_hand():
     """c = 3, sigma = 1: integrate dw / (2 (p - r) q). As r -> -infinity only q matters:
     arsinh.
     """
-    w, r, end = np.array([1.0, 2.0]), -1e9, -2.0
+    w = np.array([1.0, 2.0])
+    r = -1e9
+    end = -2.0
     risk = (end - r) ** 2
     by_hand = (math.asinh(1 / math.sqrt(3)) * 2) / (2 * 1e9)
     assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(by_hand, rel=1e-6)
@@ -350,7 +358,9 @@ def test_equal_weights_never_leave():
     assert escape.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
     # For equal weights the root is at the bound |w| <= |p|^(1/l); rounding may put it
     # beyond that.
-    w, r, risk = [0.28956216773974824] * 2, 1.1459160960279746, 0.12552844082640685
+    w = [0.28956216773974824] * 2
+    r = 1.1459160960279746
+    risk = 0.12552844082640685
     assert escape.escape_time(w, r, 1.0, risk) > 0
     assert escape.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
     assert escape.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
@@ -359,7 +369,8 @@ def test_equal_weights_never_leave():
 @pytest.mark.parametrize("r", [1e-16, 1e-12, 1e-9, 0.5, 1 - 1e-9, 1 - 1e-14, 3.0, 1e9])
 def test_two_equal_weights_in_closed_form(r):
     """dp/dt = 4 sigma p (r - p), so that p / |r - p| grows as exp(4 sigma r t)."""
-    sigma, share = 0.3, 1e-6
+    sigma = 0.3
+    share = 1e-6
     risk = sigma * (share * min(r, abs(1 - r))) ** 2
     last = math.sqrt(risk / sigma)
     # log (p / |r - p|) at the end less that at the start, p = 1.
@@ -409,8 +420,9 @@ def test_the_time_grows_by_the_depth_as_v6_says():
 
 
 def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
-    """From w_i = 1, dp/dt = 2 l p^{2 - 2/l} (r - p), which is less for l = 2 than 1 if
-    p < 1/2.
+    """From w_i = 1, dp/dt = 2 l p^{2 - 2/l} (r - p).
+
+    That is less for l = 2 than for l = 1 if p < 1/2.
     """
 
     def times(r):
@@ -423,8 +435,9 @@ def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
 
 
 def test_small_weights_have_further_to_go_than_the_target_is_large():
-    """From 0.1 the smallest weight ends near -0.69, though the product ends near
-    -0.49.
+    """From 0.1 the smallest weight ends near -0.69.
+
+    The product ends near -0.49.
     """
     predicted = escape.escape_time([0.1, 0.2], -0.5, 1.0, 1e-4) / 0.002
     assert updates_needed([0.1, 0.2], -0.5, 1.0, 1e-4, 0.002) == pytest.approx(
@@ -432,7 +445,8 @@ def test_small_weights_have_further_to_go_than_the_target_is_large():
     )
 
 
-WILL, ESCAPE = convergence.will_converge, escape.escape_time
+WILL = convergence.will_converge
+ESCAPE = escape.escape_time
 
 
 @pytest.mark.parametrize(

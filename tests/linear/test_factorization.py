@@ -1,5 +1,6 @@
-"""Theorem 2.1: every method by hand and against the bounds; bad input; powers of
-rotations.
+"""Theorem 2.1: every method by hand and against the bounds.
+
+Also bad input, and powers of rotations.
 """
 
 import itertools
@@ -25,7 +26,8 @@ from identity_matters.linear.matrix_powers import (
 from identity_matters.linear.shortest_path import PathSettings
 from identity_matters.linear.target import NotApplicableError, check_target
 from identity_matters.matrices import largest_spectral_norm, rotate_rows
-from tests.linear.test_lower_bound import plane_path_length, turn
+from tests.linear.plane_paths import plane_path_length, turn
+from tests.tables import by_name
 
 # Measured: below 1e-13. A principal root may be ill-conditioned; from 1e-10 on it is
 # refused.
@@ -123,9 +125,7 @@ def test_svd_keeps_the_v3_bound_with_whole_numbers_of_layers():
 
 
 def conjugated(eigenvalues, d, seed):
-    """A symmetric d x d matrix with these eigenvalues, padded with ones, in a random
-    basis.
-    """
+    """A symmetric d x d matrix with these eigenvalues and ones, in a random basis."""
     padded = np.append(eigenvalues, np.ones(d - len(eigenvalues)))
     return random_matrices.symmetric(np.random.default_rng(seed), padded)
 
@@ -172,8 +172,9 @@ def test_negative_eigenvalues_of_even_multiplicity_cost_nothing(eigenvalues, dep
     ],
 )
 def test_symmetric_targets_meet_the_lower_bound(eigenvalues, pair):
-    """F12, also for odd multiplicities: in every d the length is that of one pair in
-    the plane.
+    """F12, also for odd multiplicities.
+
+    In every d the length is that of one pair in the plane.
     """
     depth = 10**5
     R = conjugated(eigenvalues, len(eigenvalues), seed=0)
@@ -202,10 +203,12 @@ def test_symmetric_targets_meet_the_lower_bound(eigenvalues, pair):
     ],
 )
 def test_in_four_dimensions_all_vectors_turn_at_the_pace_of_one(negative, angle):
-    """F13, for the smallest normal targets that F12 leaves open: the lower bound is
-    attained.
+    """F13, for the smallest normal targets that F12 leaves open.
+
+    The lower bound is attained.
     """
-    S, depth = random_matrices.rotation(np.random.default_rng(0), 4), 1024
+    S = random_matrices.rotation(np.random.default_rng(0), 4)
+    depth = 1024
     R = S @ scipy.linalg.block_diag(-np.diag(negative), turn(angle)) @ S.T
     A = factorize(R, depth, "path", path_settings=PathSettings(starts=0))
     assert relative_product_error(A, R) < ROOT_PRODUCT_ERROR
@@ -217,15 +220,12 @@ def test_in_four_dimensions_all_vectors_turn_at_the_pace_of_one(negative, angle)
     assert depth * norm < 0.995 * plane_path_length(-np.diag(negative))
 
 
-@pytest.mark.parametrize(
-    ("gamma", "depth", "norm", "least_ratio"),
-    [
-        # q <= 4 of 9 layers turn by pi / 4 each; the bound is 2 pi / 9.
-        (0.0, 9, 2 * math.sin(math.pi / 8), 1.09),
-        # q = 2 and p = 2 of 6 layers.
-        (1e-3, 6, 2 * math.sin(math.pi / 4), 1.27),
-        (1e-9, 6, 2 * math.sin(math.pi / 4), 1.35),
-    ],
+@by_name(
+    # q <= 4 of 9 layers turn by pi / 4 each; the bound is 2 pi / 9.
+    {"gamma": 0.0, "depth": 9, "norm": 2 * math.sin(math.pi / 8), "least_ratio": 1.09},
+    # q = 2 and p = 2 of 6 layers.
+    {"gamma": 1e-3, "depth": 6, "norm": 2 * math.sin(math.pi / 4), "least_ratio": 1.27},
+    {"gamma": 1e-9, "depth": 6, "norm": 2 * math.sin(math.pi / 4), "least_ratio": 1.35},
 )
 def test_svd_misses_the_iclr2017_bound_by_a_lot_with_few_layers(
     gamma, depth, norm, least_ratio
@@ -239,34 +239,86 @@ def test_svd_misses_the_iclr2017_bound_by_a_lot_with_few_layers(
     assert largest_spectral_norm(factorize(R, depth, "polar")) < bound
 
 
-@pytest.mark.parametrize(
-    ("R", "depth", "method", "message"),
-    [
-        (np.ones((2, 3)), 4, "best", r"square matrix, got shape \(2, 3\)"),
-        (np.array([[1.0, np.nan], [0, 1]]), 4, "best", r"finite, got R\[0, 1\] = nan"),
-        (np.array([[1j]]), 4, "best", "real numbers, got dtype complex128"),
-        (np.diag([1.0, 0.0]), 4, "best", "invertible, .*got singular values 0 to 1"),
-        (
-            np.diag([-2.0, 1.0]),
-            4,
-            "best",
-            r"det R must be positive, got -2; negate a row of R",
-        ),
-        (np.diag([-1e140, 1e140, 1e140]), 4, "best", r"got -exp\(967\.\d+\)"),
-        (
-            np.diag([math.e, 1.0]),
-            2,
-            "polar",
-            r"at least 3 = ceil\(3 gamma\) with gamma = 1, got 2",
-        ),
-        (np.eye(2), 0, "best", "depth must be at least 1, got 0"),
-        (np.eye(2), 2.5, "best", "depth must be a whole number, got 2.5"),
-        (np.eye(2), 3, "cholesky", "method must be one of .*, got 'cholesky'"),
-        (turn(1.0), 3, "psd", r"symmetric R, got \|R - R\^T\| = 1.68"),
-        (turn(1.0), 3, "paired", "needs a polar factor Q with eigenvalues -1"),
-        (-np.eye(2), 3, "root", "no real eigenvalue <= 0 .*, got -1"),
-        (turn(1.0), 1, "svd", "depth at least 2, got 1"),
-    ],
+@by_name(
+    {
+        "R": np.ones((2, 3)),
+        "depth": 4,
+        "method": "best",
+        "message": r"square matrix, got shape \(2, 3\)",
+    },
+    {
+        "R": np.array([[1.0, np.nan], [0, 1]]),
+        "depth": 4,
+        "method": "best",
+        "message": r"finite, got R\[0, 1\] = nan",
+    },
+    {
+        "R": np.array([[1j]]),
+        "depth": 4,
+        "method": "best",
+        "message": "real numbers, got dtype complex128",
+    },
+    {
+        "R": np.diag([1.0, 0.0]),
+        "depth": 4,
+        "method": "best",
+        "message": "invertible, .*got singular values 0 to 1",
+    },
+    {
+        "R": np.diag([-2.0, 1.0]),
+        "depth": 4,
+        "method": "best",
+        "message": r"det R must be positive, got -2; negate a row of R",
+    },
+    {
+        "R": np.diag([-1e140, 1e140, 1e140]),
+        "depth": 4,
+        "method": "best",
+        "message": r"got -exp\(967\.\d+\)",
+    },
+    {
+        "R": np.diag([math.e, 1.0]),
+        "depth": 2,
+        "method": "polar",
+        "message": r"at least 3 = ceil\(3 gamma\) with gamma = 1, got 2",
+    },
+    {
+        "R": np.eye(2),
+        "depth": 0,
+        "method": "best",
+        "message": "depth must be at least 1, got 0",
+    },
+    {
+        "R": np.eye(2),
+        "depth": 2.5,
+        "method": "best",
+        "message": "depth must be a whole number, got 2.5",
+    },
+    {
+        "R": np.eye(2),
+        "depth": 3,
+        "method": "cholesky",
+        "message": "method must be one of .*, got 'cholesky'",
+    },
+    {
+        "R": turn(1.0),
+        "depth": 3,
+        "method": "psd",
+        "message": r"symmetric R, got \|R - R\^T\| = 1.68",
+    },
+    {
+        "R": turn(1.0),
+        "depth": 3,
+        "method": "paired",
+        "message": "needs a polar factor Q with eigenvalues -1",
+    },
+    {
+        "R": -np.eye(2),
+        "depth": 3,
+        "method": "root",
+        "message": "R must have no real eigenvalue <= 0 for a principal root, got -1$",
+    },
+    {"R": turn(1.0), "depth": 1, "method": "svd", "message": "depth at least 2, got 1"},
 )
 def test_refusals_name_the_value(R, depth, method, message):
     with pytest.raises(ValueError, match=message):
@@ -284,8 +336,9 @@ MULTIPLE_NEGATIVE_EIGENVALUES = (
 
 
 def jordan_block_of_integers(rng, d, size):
-    """An integer matrix of determinant 1 that is similar to a Jordan block for -1 and
-    ones.
+    """An integer matrix of determinant 1.
+
+    It is similar to a Jordan block for -1 beside ones.
     """
     R = np.eye(d, dtype=np.int64)
     R[:size, :size] = -np.eye(size, dtype=np.int64) + np.eye(size, k=1, dtype=np.int64)
@@ -440,7 +493,8 @@ def test_half_turns_are_paired_by_the_polar_part():
 
 
 def test_angles_at_pi_up_to_the_rounding_of_the_target_are_half_turns():
-    angles, P = [np.pi - 1e-13, np.pi - 1e-13], np.diag([1e4, 1.0, 1e4, 1.0])
+    angles = [np.pi - 1e-13, np.pi - 1e-13]
+    P = np.diag([1e4, 1.0, 1e4, 1.0])
     Q = rotation(angles, 0)
     # Without P the planes are those of Q; with it, and its condition number of 1e4,
     # those of P.

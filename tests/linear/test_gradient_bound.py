@@ -1,5 +1,6 @@
-"""Eq. (2.3): its tight family, singular Sigma, where v3 fails, the floor, bad input, an
-attack.
+"""Eq. (2.3): its tight family, singular Sigma, where v3 fails, the floor.
+
+Also bad input, and an attack.
 """
 
 import functools
@@ -31,13 +32,17 @@ def test_corrected_form_is_tight(depth, tau):
 @pytest.mark.parametrize("rotated", [False, True])
 @pytest.mark.parametrize("least", [1e-4, 2e-14, 1e-15, 1e-17])
 def test_small_eigenvalues_do_not_lift_the_bound_above_the_gradient(least, rotated):
-    """A = 0, l = 1, R = diag(1, 0), Sigma = diag(1, least): the squared gradient is 4
-    least^2.
+    """A = 0, l = 1, R = diag(1, 0), Sigma = diag(1, least).
+
+    The squared gradient is 4 least^2.
     """
-    R, Sigma, A = np.diag([1.0, 0.0]), np.diag([1.0, least]), np.zeros((1, 2, 2))
+    R = np.diag([1.0, 0.0])
+    Sigma = np.diag([1.0, least])
+    A = np.zeros((1, 2, 2))
     if rotated:
         S = random_matrices.orthogonal(np.random.default_rng(0), (), 2)
-        R, Sigma = S @ R @ S.T, S @ Sigma @ S.T
+        R = S @ R @ S.T
+        Sigma = S @ Sigma @ S.T
         Sigma = (Sigma + Sigma.T) / 2
     bound = gradient_bound.gradient_lower_bound(A, R, Sigma)
     assert 0 <= bound <= squared_gradient(A, R, Sigma) * (1 + 1e-12)
@@ -47,11 +52,14 @@ def test_small_eigenvalues_do_not_lift_the_bound_above_the_gradient(least, rotat
 
 
 def test_random_points_with_second_moments_of_any_condition():
-    """Condition 1 to 1e20, rotated: the bound never exceeds the gradient beyond
-    rounding of E.
+    """Condition 1 to 1e20, rotated.
+
+    The bound never exceeds the gradient beyond rounding of E.
     """
     rng = np.random.default_rng(0)
-    n, d, depth = 2000, 3, 3
+    n = 2000
+    d = 3
+    depth = 3
     eigenvalues = 10.0 ** -rng.uniform(0, rng.uniform(0, 20, (n, 1)), (n, d))
     S = random_matrices.orthogonal(rng, (n,), d)
     Sigma = (S * eigenvalues[:, None]) @ S.mT
@@ -68,8 +76,9 @@ def test_random_points_with_second_moments_of_any_condition():
 
 
 def test_fifty_singular_second_moments():
-    """Never violated, and tight near A_i = -tau I if Sigma is a multiple of a
-    projection.
+    """Never violated.
+
+    Tight near A_i = -tau I if Sigma is a multiple of a projection.
     """
     rng = np.random.default_rng(0)
     data = {"scale_log10": (-3.0, 3.0), "max_condition_log10": 4.0, "singular": True}
@@ -89,10 +98,12 @@ def test_fifty_singular_second_moments():
 
 @pytest.mark.parametrize("least", [0.5, 1.0, 1.5])
 def test_v3_fails_exactly_where_the_least_eigenvalue_exceeds_1(least):
-    """Anisotropic Sigma, ||Sigma|| = 4, with the worst E for it: right over left is
-    sigma_min.
+    """Anisotropic Sigma, ||Sigma|| = 4, with the worst E for it.
+
+    Right over left is sigma_min.
     """
-    depth, tau = 3, 0.5
+    depth = 3
+    tau = 0.5
     S = random_matrices.orthogonal(np.random.default_rng(0), (), 3)
     Sigma = (S * [least, 2.0, 4.0]) @ S.T
     A = -tau * np.tile(np.eye(3), (depth, 1, 1))
@@ -105,8 +116,10 @@ def test_v3_fails_exactly_where_the_least_eigenvalue_exceeds_1(least):
 
 
 def test_floor_for_negative_determinants_is_reached_for_one_dimension():
-    depth, tau = 3, 0.75
-    R, Sigma = jnp.full((1, 1), -2.0), jnp.full((1, 1), 0.5)
+    depth = 3
+    tau = 0.75
+    R = jnp.full((1, 1), -2.0)
+    Sigma = jnp.full((1, 1), 0.5)
     # (1/4)^3 + 2 = 129/64; 4 * 3 * (1/4)^4 * (1/2)^2 * (129/64)^2, all binary
     # fractions.
     expected = 12 / 256 * 0.25 * (129 / 64) ** 2
@@ -188,7 +201,8 @@ def test_adversary_reaches_the_supremum_and_not_more(form, supremum):
     rng = np.random.default_rng(0)
     starts = 4
     A = 0.5 * rng.uniform(-1, 1, (starts, 2, 1, 1))
-    E, Sigma = rng.standard_normal((starts, 1, 1)), rng.uniform(0.1, 1, (starts, 1, 1))
+    E = rng.standard_normal((starts, 1, 1))
+    Sigma = rng.uniform(0.1, 1, (starts, 1, 1))
 
     how = {"tau": 0.5, "form": form, "steps": 300, "learning_rate": 0.1}
     attack = functools.partial(gradient_bound.worst_case, **how)

@@ -1,5 +1,6 @@
-"""Linear nets: the risk and its gradient; descent against updates made by hand, and its
-rules.
+"""Linear nets: the risk and its gradient.
+
+Descent against updates made by hand, and its rules.
 """
 
 import math
@@ -11,14 +12,17 @@ import pytest
 
 from identity_matters import flops
 from identity_matters.linear import descent, gradient_bound, model
+from tests.tables import by_name
 
 
 def _problem(seed, depth, width, inputs=None, outputs=None):
-    """Random ``(A, R, Sigma, maps)``; a map is included if its `inputs` or `outputs` is
-    given.
+    """Random ``(A, R, Sigma, maps)``.
+
+    A map is included if its `inputs` or `outputs` is given.
     """
     rng = np.random.default_rng(seed)
-    d_in, d_out = inputs or width, outputs or width
+    d_in = inputs or width
+    d_out = outputs or width
     A = 0.3 * rng.standard_normal((depth, width, width)) / np.sqrt(depth)
     R = rng.standard_normal((d_out, d_in))
     root = rng.standard_normal((d_in, d_in))
@@ -31,9 +35,7 @@ def _problem(seed, depth, width, inputs=None, outputs=None):
 
 
 def _plain_excess(A, R, Sigma, input_map=None, output_map=None):
-    """||E Sigma^{1/2}||_F^2 written out with a square root of Sigma and a Python
-    loop.
-    """
+    """||E Sigma^{1/2}||_F^2 with a square root of Sigma and a Python loop."""
     M = jnp.eye(A.shape[1]) if input_map is None else input_map
     for layer in A:
         M = (jnp.eye(len(layer)) + layer) @ M
@@ -41,9 +43,11 @@ def _plain_excess(A, R, Sigma, input_map=None, output_map=None):
     return jnp.sum((E @ jnp.linalg.cholesky(Sigma)) ** 2)
 
 
-@pytest.mark.parametrize(
-    ("depth", "width", "inputs", "outputs"),
-    [(1, 1, None, None), (7, 4, None, None), (3, 5, 2, 4), (2, 3, None, 1)],
+@by_name(
+    {"depth": 1, "width": 1, "inputs": None, "outputs": None},
+    {"depth": 7, "width": 4, "inputs": None, "outputs": None},
+    {"depth": 3, "width": 5, "inputs": 2, "outputs": 4},
+    {"depth": 2, "width": 3, "inputs": None, "outputs": 1},
 )
 def test_gradient_is_that_of_automatic_differentiation(depth, width, inputs, outputs):
     A, R, Sigma, maps = _problem(depth, depth, width, inputs, outputs)
@@ -66,10 +70,8 @@ def test_gradient_is_that_of_automatic_differentiation(depth, width, inputs, out
 def test_the_risk_applies_the_first_layer_first():
     A = np.array([[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]])
     # (I + A_2)(I + A_1) = [[1, 0], [1, 1]] [[1, 1], [0, 1]] = [[1, 1], [1, 2]].
-    in_order, reverse = (
-        np.array([[1.0, 1.0], [1.0, 2.0]]),
-        np.array([[2.0, 1.0], [1.0, 1.0]]),
-    )
+    in_order = np.array([[1.0, 1.0], [1.0, 2.0]])
+    reverse = np.array([[2.0, 1.0], [1.0, 1.0]])
     assert model.excess_risk(A, in_order, np.eye(2)) == 0.0
     # The two products differ by diag(-1, 1).
     assert model.excess_risk(A, reverse, np.eye(2)) == 2.0
@@ -82,11 +84,13 @@ def test_the_risk_applies_the_first_layer_first():
 
 
 def test_claim_2_3_by_simulation():
-    """E||y - yhat||^2 - E||xi||^2 over a sample is ||E Sigma^{1/2}||_F^2 with that
-    Sigma.
+    """Over a sample, E||y - yhat||^2 - E||xi||^2 is ||E Sigma^{1/2}||_F^2.
+
+    Sigma is that of the sample.
     """
     A, R, root, _ = _problem(0, 3, 2)
-    rng, samples = np.random.default_rng(1), 400_000
+    rng = np.random.default_rng(1)
+    samples = 400_000
     x = root @ rng.standard_normal((2, samples))
     xi = rng.standard_normal((2, samples))
     predicted = (np.eye(2) + A[2]) @ (np.eye(2) + A[1]) @ (np.eye(2) + A[0]) @ x
@@ -171,7 +175,8 @@ def test_one_number_by_hand():
 @pytest.mark.slow
 def test_two_layers_against_a_plain_loop():
     rng = np.random.default_rng(0)
-    A, R = 0.1 * rng.standard_normal((2, 3, 3)), rng.standard_normal((3, 3))
+    A = 0.1 * rng.standard_normal((2, 3, 3))
+    R = rng.standard_normal((3, 3))
     Sigma = np.diag([0.5, 1.0, 2.0])
     run = _descend(A, R, Sigma, learning_rate=0.02, max_updates=7, record_every=3)
     iterates = [A]
@@ -183,13 +188,13 @@ def test_two_layers_against_a_plain_loop():
     for row, t in enumerate(run.curves.updates):
         excess, gradient = model.excess_risk_and_gradient(iterates[t], R, Sigma)
         norm = float(model.max_spectral_norm(iterates[t]))
-        found = [
+        excess_risks = [
             run.curves.excess_risk[row],
             run.curves.gradient_norm[row],
             run.curves.norm[row],
         ]
         np.testing.assert_allclose(
-            found, [excess, np.linalg.norm(gradient), norm], rtol=1e-12
+            excess_risks, [excess, np.linalg.norm(gradient), norm], rtol=1e-12
         )
 
 
@@ -211,7 +216,8 @@ def test_stops_at_the_first_update_below_the_risk_tolerance():
 def test_stops_where_an_update_promises_too_little():
     # Two standard layers of weight 1e-3: f - C ~ 1, eta ||grad||^2 = 0.1 * 2 * (2 *
     # 1e-3)^2 = 8e-7.
-    start, R = np.full((2, 1, 1), 1e-3) - 1, np.array([[1.0]])
+    start = np.full((2, 1, 1), 1e-3) - 1
+    R = np.array([[1.0]])
     assert _descend(start, R, stall_tolerance=1e-6).stopped == "stalled"
     assert _descend(start, R, stall_tolerance=1e-7).stopped == "max updates"
     # At zero weights the gradient is exactly 0, so any tolerance stops the run.
@@ -235,8 +241,9 @@ def test_stops_where_it_diverges():
 
 
 def test_divergence_is_measured_from_the_first_risk():
-    """One layer, error times 1 - 2 * 1.1 = -1.2: the risk grows by 1.44 and is twice
-    the first.
+    """One layer, whose error is multiplied by 1 - 2 * 1.1 = -1.2.
+
+    The risk grows by 1.44, and is twice the first at the second update.
     """
     settings = {"learning_rate": 1.1, "max_updates": 1000, "divergence_factor": 2.0}
     run = _descend(ONE, TWO, **settings)
@@ -261,8 +268,9 @@ def test_inside_is_about_the_spectral_norm_not_the_frobenius_norm():
 
 
 def test_fixed_maps():
-    """With C = [1; 0] and B = [0, 1] only one entry matters: the optimum is sum_i
-    A_i[1, 0] = R.
+    """With C = [1; 0] and B = [0, 1] only one entry matters.
+
+    The optimum is sum_i A_i[1, 0] = R.
     """
     C, B = descent.modified_identity_maps(1)
     np.testing.assert_array_equal(C, [[1], [0]])
@@ -316,7 +324,8 @@ def test_bad_rules_are_named(setting, value):
 @pytest.mark.slow
 def test_many_starts_end_like_each_alone():
     rng = np.random.default_rng(5)
-    R, depth = np.diag([1.0, -0.5]), 3
+    R = np.diag([1.0, -0.5])
+    depth = 3
     starts = 0.1 * rng.standard_normal((4, depth, 2, 2))
     rules = descent.Rules(
         1 / (2 * depth), 60, risk_tolerance=1e-6, divergence_factor=1e3
@@ -338,10 +347,13 @@ def test_many_starts_end_like_each_alone():
 
 @pytest.mark.slow
 def test_the_learning_rate_is_exact_where_the_bound_is_an_equality():
-    """R = 2 I, A_i = sqrt(2) - 1, Sigma = 3 I and maps of norm 5 and 7, against the
-    Hessian.
+    """R = 2 I, A_i = sqrt(2) - 1, Sigma = 3 I and maps of norm 5 and 7.
+
+    Against the Hessian.
     """
-    depth, R, Sigma = 2, 2 * np.eye(2), 3 * np.eye(2)
+    depth = 2
+    R = 2 * np.eye(2)
+    Sigma = 3 * np.eye(2)
     rate = descent.largest_stable_learning_rate(R, Sigma, depth)
     assert rate == pytest.approx(1 / (2 * 2 * 3 * 4), rel=1e-15)
     A = (np.sqrt(2) - 1) * np.broadcast_to(np.eye(2), (2, 2, 2))

@@ -1,5 +1,6 @@
-"""F15: the least |||A||| at every depth for 2 x 2, symmetric and some other normal
-targets.
+"""F15: the least |||A||| at every depth.
+
+For 2 x 2, symmetric and some other normal targets.
 """
 
 import math
@@ -14,7 +15,7 @@ from identity_matters.linear import optimum, shortest_path
 from identity_matters.linear.factorization import factorize, relative_product_error
 from identity_matters.linear.lower_bound import norm_lower_bound
 from identity_matters.linear.target import NotApplicableError, check_target
-from tests.linear.test_lower_bound import turn
+from tests.linear.plane_paths import turn
 
 # Angles and stretches at which something degenerates, and between them.
 THETAS = (0.0, 1e-6, 1.0, math.pi / 2, math.pi - 1e-7, math.pi)
@@ -26,13 +27,15 @@ def norms(A):
 
 
 def longest_step(R, depth):
-    """M of F15 by all unit vectors of the plane: each goes by theta + psi, or its
-    mirror does.
+    """M of F15 by all unit vectors of the plane.
+
+    Each goes by theta + psi, or its mirror does.
     """
     U, K, Vt = np.linalg.svd(R)
     Q = U @ Vt
     theta = abs(math.atan2(Q[1, 0] - Q[0, 1], Q[0, 0] + Q[1, 1]))
-    low, high = 0.0, math.pi / 2
+    low = 0.0
+    high = math.pi / 2
     for _ in range(3):  # a grid around the best point of the one before
         t = np.linspace(low, high, 4001)
         stretched = K[:, None] * np.stack([np.cos(t), np.sin(t)])
@@ -40,7 +43,8 @@ def longest_step(R, depth):
         w = np.log(np.linalg.norm(stretched, axis=0)) + 1j * (theta + psi)
         steps = np.abs(np.expm1(w / depth))
         best = int(steps.argmax())
-        low, high = t[max(best - 1, 0)], t[min(best + 1, 4000)]
+        low = t[max(best - 1, 0)]
+        high = t[min(best + 1, 4000)]
     return steps.max()
 
 
@@ -104,7 +108,8 @@ def test_two_vectors_may_be_the_slowest(theta, g, depth):
 
 def test_the_optimum_is_not_read_off_the_layers(monkeypatch):
     """Layers for a vector that is not the slowest are too long, and this is seen."""
-    target, right = check_target(np.diag([-2.0, -0.5])), optimum.slowest_in_plane
+    target = check_target(np.diag([-2.0, -0.5]))
+    right = optimum.slowest_in_plane
 
     def wrong_vector(theta, m, g, depth):
         slowest = right(theta, m, g, depth)
@@ -136,7 +141,8 @@ def test_factorize_meets_the_bound_at_every_depth_without_a_search(monkeypatch):
 
     monkeypatch.setattr(shortest_path, "shorten", no_search)
     monkeypatch.setattr("identity_matters.linear.factorization.shorten", no_search)
-    rng, compared = np.random.default_rng(1), 0
+    rng = np.random.default_rng(1)
+    compared = 0
     for R in random_targets(rng, 20):
         for depth in (*range(max(2, check_target(R).least_depth), 9), 60):
             bound = norm_lower_bound(R, depth)
@@ -162,7 +168,8 @@ def test_minimisation_over_the_layers_ends_above():
     )
     for R in random_targets(rng, 4):
         depth = max(5, check_target(R).least_depth)
-        d, best = len(R), norm_lower_bound(R, depth)
+        d = len(R)
+        best = norm_lower_bound(R, depth)
         moves = np.eye(d) + 0.2 * rng.standard_normal((depth - 1, d, d))
         pieces, _ = shortest_path.moved(moves.ravel(), np.eye(d) + factorize(R, depth))
         start = norms(pieces - np.eye(d)).max()
@@ -176,7 +183,8 @@ def test_near_the_identity_all_digits_are_kept():
         E = size * rng.standard_normal((2, 2)) / 4
         R = np.eye(2) + E
         E = R - np.eye(2)
-        bound, A = norm_lower_bound(R, 6), factorize(R, 6)
+        bound = norm_lower_bound(R, 6)
+        A = factorize(R, 6)
         # To first order all layers are E / l.
         assert bound == pytest.approx(np.linalg.norm(E, 2) / 6, rel=2 * size + 1e-12)
         assert norms(A).max() == pytest.approx(bound, rel=1e-12)
@@ -186,12 +194,15 @@ def test_near_the_identity_all_digits_are_kept():
         )
         # A matrix that is nearly the identity is not normal for that.
         R = np.eye(3) + size * np.triu(rng.standard_normal((3, 3)))
-        with pytest.raises(NotApplicableError, match="normal R"):
+        with pytest.raises(
+            NotApplicableError, match="is known only for d = 2 and for normal R"
+        ):
             factorize(R, 8, "optimal")
 
 
 def test_normal_targets_with_planes():
-    rng, depth = np.random.default_rng(5), 12
+    rng = np.random.default_rng(5)
+    depth = 12
     S = random_matrices.rotation(rng, 5)
     outside = scipy.linalg.block_diag(-2.0, -0.5, 1.5 * turn(2.0), 3.0)
     R = S @ outside @ S.T

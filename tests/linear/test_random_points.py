@@ -1,5 +1,6 @@
-"""Eq. (2.3) at random points in float32: what is drawn, and whether rounding is bounded
-(G11).
+"""Eq. (2.3) at random points in float32.
+
+What is drawn, and whether rounding is bounded (G11).
 """
 
 import jax
@@ -9,7 +10,10 @@ import pytest
 
 from identity_matters.linear import model, random_points
 
-N, DEPTH, D, MAX_TAU = 400, 3, 3, 0.75
+N = 400
+DEPTH = 3
+D = 3
+MAX_TAU = 0.75
 SIZES = {"points": N, "depth": DEPTH, "d": D, "max_tau": MAX_TAU}
 
 
@@ -28,13 +32,15 @@ def exact(points):
         name: np.moveaxis(x.astype(np.float64), -1, 0)
         for name, x in points._asdict().items()
     }
-    left, right = [], []
+    left = []
+    right = []
     for i in range(N):
         A_i, C_i, root_i, v = (
             last[name][i] for name in ("A", "C", "root_eigenvalues", "v")
         )
         V = np.eye(D) - 2 * np.outer(v, v) / (v @ v)
-        E, Sigma = C_i / root_i @ V.T, V * root_i**2 @ V.T
+        E = C_i / root_i @ V.T
+        Sigma = V * root_i**2 @ V.T
         M = np.asarray(model.product(jnp.asarray(A_i)))
         _, gradient = model.excess_risk_and_gradient(
             *map(jnp.asarray, (A_i, M - E, Sigma))
@@ -85,25 +91,25 @@ def count(monkeypatch=None, factor=1.0, **changed):
         "max_tau": 0.5,
         **changed,
     }
-    found = jax.jit(lambda key, first: random_points.attack(key, first, **sizes))
-    return jax.device_get(found(jax.random.key(0), jnp.int32(0)))
+    attacked = jax.jit(lambda key, first: random_points.attack(key, first, **sizes))
+    return jax.device_get(attacked(jax.random.key(0), jnp.int32(0)))
 
 
 @pytest.mark.slow
 def test_the_corrected_bound_holds_and_is_tight():
-    found = count()
-    assert found["violations"] == found["unresolved"] == 0
-    assert found["tight"] > 10
-    assert 1 <= found["least_ratio"] < 1.001
-    assert 0 < found["largest_margin"] < 1e-3
+    counts = count()
+    assert counts["violations"] == counts["unresolved"] == 0
+    assert counts["tight"] > 10
+    assert 1 <= counts["least_ratio"] < 1.001
+    assert 0 < counts["largest_margin"] < 1e-3
 
 
 @pytest.mark.slow
 def test_a_false_bound_is_found_out(monkeypatch):
     """A right-hand side that is 1 % too large is refuted beyond rounding."""
-    found = count(monkeypatch, factor=1.01)
-    assert found["violations"] > 10
-    assert found["least_ratio"] < 0.995
+    counts = count(monkeypatch, factor=1.01)
+    assert counts["violations"] > 10
+    assert counts["least_ratio"] < 0.995
 
 
 @pytest.mark.slow

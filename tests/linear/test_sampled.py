@@ -1,5 +1,6 @@
-"""Linear nets on samples: what is drawn, the net, and the training on one or several
-devices.
+"""Linear nets on samples: what is drawn, and the net.
+
+Also the training on one or several devices.
 """
 
 import jax
@@ -17,7 +18,8 @@ from identity_matters.train.records import TIMING_FIELDS
 from identity_matters.train.step import initial_state
 from tests import toy_training as toy
 
-D, DEPTH = 4, 3
+D = 4
+DEPTH = 3
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,8 @@ def layers(scale=0.5):
 def test_examples_follow_the_model_and_depend_on_their_key_alone(problem):
     keys = jax.random.split(jax.random.key(2), 20_000)
     drawn = jax.device_get(sampled.draw(problem, keys, jnp.float64))
-    x, y = drawn["images"], drawn["labels"]
+    x = drawn["images"]
+    y = drawn["labels"]
     np.testing.assert_allclose(x.T @ x / len(x), problem.Sigma, atol=0.05)
     noise = (y - x @ problem.R.T) / problem.noise_std
     np.testing.assert_allclose(noise.T @ noise / len(x), np.eye(D), atol=0.05)
@@ -52,8 +55,8 @@ def test_the_net_and_its_gradient_are_those_of_the_closed_form(problem):
         sampled.forward(A, x), x @ np.asarray(model.product(A)).T, atol=1e-12
     )
     risk, gradient = model.excess_risk_and_gradient(A, problem.R, problem.Sigma)
-    found, of_loss = jax.value_and_grad(sampled.mean_loss)(jnp.asarray(A), x, y)
-    assert found == pytest.approx(float(risk), rel=1e-12)
+    loss, of_loss = jax.value_and_grad(sampled.mean_loss)(jnp.asarray(A), x, y)
+    assert loss == pytest.approx(float(risk), rel=1e-12)
     np.testing.assert_allclose(of_loss, gradient, rtol=1e-9, atol=1e-12)
 
 
@@ -97,8 +100,8 @@ def training(steps=24, devices=1, **changed):
         "steps_per_checkpoint": 8,
     }
     small = {"problem": {"width": D, "gamma": 0.5, "noise_std": 1.0}, "depth": 2}
-    own = {**small, "train": train | changed}
-    return measurements.Training(**own, devices=jax.devices()[:devices])
+    config = {**small, "train": train | changed}
+    return measurements.Training(**config, devices=jax.devices()[:devices])
 
 
 def run(trained, **options):
@@ -116,6 +119,7 @@ def whole():
     return run(training())
 
 
+@pytest.mark.compiled_for_users
 def test_a_killed_training_resumes_bit_for_bit(whole, tmp_path):
     def checkpoints():
         return Checkpoints(tmp_path, settings={"a": 1})
@@ -123,15 +127,16 @@ def test_a_killed_training_resumes_bit_for_bit(whole, tmp_path):
     log = toy.Log(stop_at_step=12)
     with pytest.raises(StopRequested):
         run(training(), log=log, checkpoints=checkpoints())
-    again = toy.Log(records=log.records)
-    state, records = run(training(), log=again, checkpoints=checkpoints())
+    resumed = toy.Log(records=log.records)
+    state, records = run(training(), log=resumed, checkpoints=checkpoints())
     expected, expected_records = whole
     np.testing.assert_array_equal(state["params"]["A"], expected["params"]["A"])
     assert records == expected_records
-    assert again.steps_seen[0] > 12
+    assert resumed.steps_seen[0] > 12
 
 
 @pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.compiled_for_users
 def test_the_course_does_not_depend_on_the_number_of_devices(whole, devices):
     state, records = run(training(devices=devices))
     expected, expected_records = whole
@@ -148,7 +153,8 @@ def test_the_course_does_not_depend_on_the_number_of_devices(whole, devices):
 def test_every_step_draws_other_examples_and_an_evaluation_is_exact(whole):
     state, records = whole
     evaluations = [r for r in records if r["kind"] == "evaluation"]
-    A, problem = state["params"]["A"].astype(np.float64), training().problem
+    A = state["params"]["A"].astype(np.float64)
+    problem = training().problem
     risk = float(model.excess_risk(A, problem.R, problem.Sigma))
     assert evaluations[-1]["test_loss"] == pytest.approx(risk, rel=1e-5)
     norms = np.linalg.norm(A, ord=2, axis=(1, 2))

@@ -1,6 +1,4 @@
-"""The shared solvers, and critical points of linear nets, where the answers are
-known.
-"""
+"""The shared solvers, and critical points of linear nets with known answers."""
 
 import jax
 import jax.numpy as jnp
@@ -50,8 +48,9 @@ def test_least_squares_stops_where_it_is_told_to():
 
 
 def test_one_step_is_one_step():
-    """Of Levenberg-Marquardt on x - 1, short by its damping, and of Adam, as long as
-    its rate.
+    """Of Levenberg-Marquardt on x - 1, short by its damping.
+
+    Of Adam, as long as its rate.
     """
     fit = solvers.least_squares(lambda x: x - 1, jnp.zeros(1), steps=1, tolerance=1e-9)
     assert 0.9 < fit.theta[0] < 1
@@ -122,12 +121,12 @@ def test_critical_points_inside_are_optimal_for_singular_data_too(key, Sigma):
         0.1 * jax.random.normal(key, (3, 2, 2, 2)), ((0, 0), (0, 1), (0, 0), (0, 0))
     )
     targets, moments = (jnp.broadcast_to(M, (3, 2, 2)) for M in (R, Sigma))
-    found = critical_points.find_critical_points(
+    points = critical_points.find_critical_points(
         A, targets, moments, 2, steps=60, gradient_tolerance=1e-12
     )
-    assert not found["A"][:, 2:].any()
-    assert found["gradient_norm"].max() <= 1e-12
-    assert np.linalg.norm(found["A"], 2, axis=(2, 3)).max() < 0.9
+    assert not points["A"][:, 2:].any()
+    assert points["gradient_norm"].max() <= 1e-12
+    assert np.linalg.norm(points["A"], 2, axis=(2, 3)).max() < 0.9
     # f - C <= ||grad||^2 / (4 l (1-tau)^{2l-2} sigma_+) with 1 - tau > 0.1: below
     # 1e-23.
-    assert found["excess"].max() < 1e-22
+    assert points["excess"].max() < 1e-22

@@ -19,6 +19,9 @@ from identity_matters.memorize import (
 from identity_matters.memorize.network import Plan, Solution, gamma, round_to
 from tests import hostile_networks
 
+# Rounding differs where XLA fuses products with sums.
+pytestmark = pytest.mark.compiled_for_users
+
 DTYPES = ("float32", "float64")
 
 
@@ -90,41 +93,45 @@ def test_rounding_keeps_the_map_within_a_step_and_never_zero():
 
 def test_subnormal_weights_are_left_out():
     tiny = float(np.finfo(np.float32).tiny)
-    kept = round_to(np.array([tiny, tiny / 2, -tiny / 2, -tiny, 0.1]), np.float32)
-    assert kept.tolist() == [tiny, 0, 0, -tiny, float(np.float32(0.1))]
+    rounded = round_to(np.array([tiny, tiny / 2, -tiny / 2, -tiny, 0.1]), np.float32)
+    assert rounded.tolist() == [tiny, 0, 0, -tiny, float(np.float32(0.1))]
 
 
 def _one_point(h: float) -> tuple[Plan, Solution]:
-    """One point, moved from h = 2 to q = 5 by relu(h - 1) and V = 3; its output is
-    relu(h - 4).
+    """One point, moved from h = 2 to q = 5 by relu(h - 1) and V = 3.
+
+    Its output is relu(h - 4).
     """
-    one = np.ones((1, 1, 1))
+    unit = np.ones((1, 1, 1))
     plan = Plan(
         order=np.array([0]),
-        U=one,
-        s=-one[0],
-        surrogates=5 * one[0],
-        output_U=one[0],
+        U=unit,
+        s=-unit[0],
+        surrogates=5 * unit[0],
+        output_U=unit[0],
         output_s=np.array([-4.0]),
         point_margin=np.array([1e3]),
         surrogate_margin=np.array([1e3]),
         search_error=np.array([0.0]),
     )
-    return plan, Solution(V=3 * one, output_V=one[0], pre_activations=(h - 1) * one)
+    return plan, Solution(V=3 * unit, output_V=unit[0], pre_activations=(h - 1) * unit)
 
 
 def test_the_bounds_of_one_point_by_hand():
     plan, solution = _one_point(2.0)
-    h, y = np.array([[2.0]]), np.array([0])
-    found = certificate.certify(plan, h, y, solution, np.dtype(np.float32))
+    h = np.array([[2.0]])
+    y = np.array([0])
+    bounds = certificate.certify(plan, h, y, solution, np.dtype(np.float32))
     u = 2.0**-24
     # |u| |h| + |s| = 3, in sums of two terms; the unit's value is 1.
-    assert found.margin_over_rounding == pytest.approx(1 / (2 * u * 3), rel=1e-5)
+    assert bounds.margin_over_rounding == pytest.approx(1 / (2 * u * 3), rel=1e-5)
     # The point lands within 3 * 6u, for the unit, and 3u (2 + 3 + 5), for its sum of
     # three terms and the difference from q. The output's unit: this, 2u (5 + 4), and 2u
     # (1 + 1) for the output.
     landing = 18 * u + 30 * u
-    assert found.output_error_bound == pytest.approx(landing + 18 * u + 4 * u, rel=1e-5)
+    assert bounds.output_error_bound == pytest.approx(
+        landing + 18 * u + 4 * u, rel=1e-5
+    )
     # Off its target by 1/100, or a unit that misses its point by as much.
     missed = solution._replace(V=solution.V + 0.01)
     assert certificate.certify(
@@ -149,19 +156,19 @@ def test_the_bounds_of_one_point_by_hand():
 def _output_error(q: float, s: list, V: list, delta: float, dtype=np.float64) -> float:
     """The bound for one class at q, with units relu(h + s_i), known to within delta."""
     plan, solution = _one_point(2.0)
-    one = np.ones((1, 1, 1))
+    unit = np.ones((1, 1, 1))
     solved = certificate._Solved(
         plan=plan._replace(
-            surrogates=q * one[0],
+            surrogates=q * unit[0],
             output_U=np.ones((len(s), 1)),
             output_s=np.array(s),
         ),
         solution=solution._replace(output_V=np.array([V])),
-        points=one,
-        targets=one,
+        points=unit,
+        targets=unit,
         labels=np.array([0]),
-        point_norms=one[0],
-        unit_norms=one[0],
+        point_norms=unit[0],
+        unit_norms=unit[0],
         dtype=np.dtype(dtype),
     )
     return certificate._output_error(solved, np.array([delta]))
@@ -195,8 +202,9 @@ def test_sums_that_may_overflow_are_not_certified():
 
 @pytest.mark.parametrize("width", [2, 8])
 def test_the_search_is_off_by_at_most_its_error(width):
-    """Margins in blocks of one point, against exact ones; the bound is not much too
-    large.
+    """Margins in blocks of one point, against exact ones.
+
+    The bound is not much too large.
     """
     rng = np.random.default_rng(width)
     h = 3 + rng.standard_normal((300, width))
@@ -237,8 +245,9 @@ HOSTILE = np.array(
 
 @pytest.mark.slow
 def test_integers_along_the_kernel_have_their_labels_in_every_batch():
-    """A tree sum and its reverse agree to the bit here, and both are off by more than
-    the data.
+    """A tree sum and its reverse agree to the bit here.
+
+    Both are off by more than the data.
     """
     y = np.arange(6) % 2
     memorized = memorize(HOSTILE, y, width=2)
@@ -283,9 +292,7 @@ def test_certified_networks_survive_hostile_points(shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_weight_breaks_the_bound(dtype):
-    """The attack sees a network that is off by a little more than its certificate
-    says.
-    """
+    """The attack sees a network that is off by a little more than is certified."""
     shape = hostile_networks.Shape(20, 6, 4, 3, dtype)
     rng = np.random.default_rng(1)
     ((_, memorized, x, y),) = hostile_networks.certified_networks(

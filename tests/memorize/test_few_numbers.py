@@ -1,5 +1,6 @@
-"""Fewer numbers than examples: the network in float64 against exact integer
-arithmetic.
+"""Fewer numbers than examples.
+
+The network in float64 against exact integer arithmetic.
 """
 
 import jax
@@ -17,6 +18,7 @@ from identity_matters.memorize import (
 from identity_matters.memorize.certificate import PrecisionError
 from tests import machine_in_numpy
 from tests.machine_in_numpy import whole
+from tests.tables import by_name
 
 
 def _problem(n, features, num_classes, largest=255, offset=0):
@@ -26,14 +28,13 @@ def _problem(n, features, num_classes, largest=255, offset=0):
 
 
 def _in_whole_numbers(network, x):
-    """The forward pass in Python integers, and the largest of all terms and sums in
-    it.
-    """
+    """The forward pass in Python integers, and the largest of its terms and sums."""
     largest = 0
 
     def product(A, b, added):
-        """A b + added; partial sums, in any order, lie between the sums of terms of one
-        sign.
+        """A b + added.
+
+        Partial sums, in any order, lie between the sums of terms of one sign.
         """
         nonlocal largest
         above, below = (
@@ -75,23 +76,97 @@ def _in_whole_numbers(network, x):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "n, features, num_classes, group_points, inputs, precision",
-    [
-        (100, 7, 10, 10, (), {}),
-        (101, 3, 2, 20, (), {}),
-        (12, 5, 100, 4, (), {}),
-        (7, 2, 1, 7, (), {}),
-        (1, 3, 4, 1, (), {}),
-        (60, 9, 3, 1, (), {}),
-        # Moduli larger than any word of seven labels of 100 classes; points far from 0
-        # on the line.
-        (12, 2, 100, 4, (2**45,), {}),
-        (12, 1, 100, 4, (255, 2**46), {}),
-        (100, 3, 10, 14, (), {"word_bits": 27, "width": 7}),
-        (101, 2, 10, 17, (), {"word_bits": 34, "width": 8}),
-        (30, 2, 3, 1, (), {"word_bits": 21, "width": 9}),
-    ],
+@by_name(
+    {
+        "n": 100,
+        "features": 7,
+        "num_classes": 10,
+        "group_points": 10,
+        "inputs": (),
+        "precision": {},
+    },
+    {
+        "n": 101,
+        "features": 3,
+        "num_classes": 2,
+        "group_points": 20,
+        "inputs": (),
+        "precision": {},
+    },
+    {
+        "n": 12,
+        "features": 5,
+        "num_classes": 100,
+        "group_points": 4,
+        "inputs": (),
+        "precision": {},
+    },
+    {
+        "n": 7,
+        "features": 2,
+        "num_classes": 1,
+        "group_points": 7,
+        "inputs": (),
+        "precision": {},
+    },
+    {
+        "n": 1,
+        "features": 3,
+        "num_classes": 4,
+        "group_points": 1,
+        "inputs": (),
+        "precision": {},
+    },
+    {
+        "n": 60,
+        "features": 9,
+        "num_classes": 3,
+        "group_points": 1,
+        "inputs": (),
+        "precision": {},
+    },
+    # Moduli larger than any word of seven labels of 100 classes; points far from 0
+    # on the line.
+    {
+        "n": 12,
+        "features": 2,
+        "num_classes": 100,
+        "group_points": 4,
+        "inputs": (2**45,),
+        "precision": {},
+    },
+    {
+        "n": 12,
+        "features": 1,
+        "num_classes": 100,
+        "group_points": 4,
+        "inputs": (255, 2**46),
+        "precision": {},
+    },
+    {
+        "n": 100,
+        "features": 3,
+        "num_classes": 10,
+        "group_points": 14,
+        "inputs": (),
+        "precision": {"word_bits": 27, "width": 7},
+    },
+    {
+        "n": 101,
+        "features": 2,
+        "num_classes": 10,
+        "group_points": 17,
+        "inputs": (),
+        "precision": {"word_bits": 34, "width": 8},
+    },
+    {
+        "n": 30,
+        "features": 2,
+        "num_classes": 3,
+        "group_points": 1,
+        "inputs": (),
+        "precision": {"word_bits": 21, "width": 9},
+    },
 )
 def test_float64_computes_what_whole_numbers_do(
     n, features, num_classes, group_points, inputs, precision
@@ -114,7 +189,8 @@ def test_float64_computes_what_whole_numbers_do(
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [6, 8])
 def test_fewer_numbers_than_examples_all_of_them_counted(width):
-    n, k = 4000, width
+    n = 4000
+    k = width
     x, y = _problem(n, 20, 10)
     network, _ = memorize_with_few_numbers(x, y, 10, group_points=12, width=k)
     # 1 block selects, 6 hash, 3 find the place and 4 the digits; 6 parts and 3 stages
@@ -164,8 +240,10 @@ def test_equal_inputs_with_equal_labels_and_the_key():
     network, _ = memorize_with_few_numbers(*twice, group_points=6)
     assert len(network.thresholds) == 10
     assert verify(network, *twice, run=few_numbers.forward).errors == 0
-    again, _ = memorize_with_few_numbers(x, y, group_points=6, key=jax.random.key(0))
-    np.testing.assert_array_equal(network.input_map, again.input_map)
+    with_same_key, _ = memorize_with_few_numbers(
+        x, y, group_points=6, key=jax.random.key(0)
+    )
+    np.testing.assert_array_equal(network.input_map, with_same_key.input_map)
     other, _ = memorize_with_few_numbers(x, y, group_points=6, key=jax.random.key(1))
     assert (network.input_map != other.input_map).any()
 

@@ -21,6 +21,7 @@ from identity_matters.memorize.network import (
 )
 from identity_matters.memorize.paper_method import AssumptionError
 from tests.hostile_networks import ORDERS, run_in_numpy
+from tests.tables import by_name
 
 
 def _points(n, features, num_classes, seed=0):
@@ -60,16 +61,38 @@ def test_float32_where_margins_allow_it(width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "n, features, num_classes, width",
-    [
-        (1, 3, 1, 1),  # one example, one class, one unit
-        (2, 1, 4, 8),  # n < k, fewer features than units
-        (3, 5, 20, 4),  # r > n
-        (50, 1, 1, 1),  # r = 1: the output has to be 1 everywhere; k = d = 1
-        (40, 1, 3, 5),  # points on a line in five dimensions
-        (30, 50, 30, 2),  # every point has its own class
-    ],
+@by_name(
+    {
+        "n": 1,
+        "features": 3,
+        "num_classes": 1,
+        "width": 1,
+    },  # one example, one class, one unit
+    {
+        "n": 2,
+        "features": 1,
+        "num_classes": 4,
+        "width": 8,
+    },  # n < k, fewer features than units
+    {"n": 3, "features": 5, "num_classes": 20, "width": 4},  # r > n
+    {
+        "n": 50,
+        "features": 1,
+        "num_classes": 1,
+        "width": 1,
+    },  # r = 1: the output has to be 1 everywhere; k = d = 1
+    {
+        "n": 40,
+        "features": 1,
+        "num_classes": 3,
+        "width": 5,
+    },  # points on a line in five dimensions
+    {
+        "n": 30,
+        "features": 50,
+        "num_classes": 30,
+        "width": 2,
+    },  # every point has its own class
 )
 def test_small_and_lopsided_shapes(n, features, num_classes, width):
     x, _ = _points(n, features, num_classes, seed=n)
@@ -123,8 +146,8 @@ def test_inputs_and_labels_are_enough():
     np.testing.assert_array_equal(memorized.predict(x), y)
     network, certificate = memorized
     assert certificate.holds and network.U.dtype == np.float64
-    again = memorize(x, y, 3, key=jax.random.key(0)).network
-    np.testing.assert_array_equal(network.V, again.V)
+    with_same_key = memorize(x, y, 3, key=jax.random.key(0)).network
+    np.testing.assert_array_equal(network.V, with_same_key.V)
     other = memorize(x, y, 3, key=jax.random.key(1)).network
     assert not np.allclose(network.input_map, other.input_map)
 
@@ -215,6 +238,7 @@ def test_a_network_beyond_the_memory_of_a_container_is_refused(monkeypatch):
         ("float64", (-322, -307, -306), (-300, -160, 160, 307)),
     ],
 )
+@pytest.mark.compiled_for_users
 def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(
     dtype, too_small, sizes, width
 ):
@@ -224,7 +248,8 @@ def test_inputs_of_any_size_are_right_in_ieee_arithmetic_or_refused(
             rng.uniform(-3, 3, (60, 5)).astype(np.longdouble)
             * np.longdouble(10) ** exponent
         )
-        x, y = x.astype(dtype), rng.integers(0, 4, 60)
+        x = x.astype(dtype)
+        y = rng.integers(0, 4, 60)
         if exponent in too_small:
             with pytest.raises(
                 PrecisionError, match=r"^entries of x below .* scale the inputs up"
@@ -289,8 +314,9 @@ def test_verification_sees_a_wrong_network():
 
 @pytest.mark.slow
 def test_units_leave_all_other_points_alone():
-    """Each block moves its own k points onto surrogate labels and changes no bit of the
-    others.
+    """Each block moves its own k points onto surrogate labels.
+
+    It changes no bit of the others.
     """
     x, y = _points(50, 6, 3)
     network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
@@ -414,10 +440,12 @@ def test_separation_is_the_smallest_squared_distance(monkeypatch, features):
     monkeypatch.setattr(paper_method, "TILE_POINTS", 64)
     x = np.random.default_rng(0).standard_normal((300, features))
     squares = pdist(x, "sqeuclidean")
-    found = paper_method.separation(x)
+    smallest = paper_method.separation(x)
     closest = list(itertools.combinations(range(300), 2))[np.argmin(squares)]
-    assert found.indices == paper_method.separation(1e-23 * x).indices == closest
-    assert found.rho == pytest.approx(squares.min(), rel=1e-12)  # sums in another order
+    assert smallest.indices == paper_method.separation(1e-23 * x).indices == closest
+    assert smallest.rho == pytest.approx(
+        squares.min(), rel=1e-12
+    )  # sums in another order
     for kind in (np.uint8, np.float16):  # of neither may the squares overflow
         pixels = kind(60 * x[:30] + 128)
         expected = pdist(np.float64(pixels), "sqeuclidean").min()
@@ -437,9 +465,9 @@ def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
     rng = np.random.default_rng(1)
     x = rng.standard_normal((200, 40)) * np.linspace(3, 0.1, 40)
     x[170] = x[13] + 1e-3 * rng.standard_normal(40)
-    found = paper_method.separation(x)
-    assert found.indices == (13, 170)
-    assert found.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
+    smallest = paper_method.separation(x)
+    assert smallest.indices == (13, 170)
+    assert smallest.rho == pytest.approx(np.sum((x[170] - x[13]) ** 2), rel=1e-12)
     x[170] = 100.0
     assert paper_method.separation(x).rho == pytest.approx(
         pdist(x, "sqeuclidean").min(), rel=1e-12
@@ -447,24 +475,26 @@ def test_separation_finds_a_pair_that_the_projection_hides(monkeypatch):
 
 
 def test_separation_of_pairs_that_float32_cannot_tell_apart():
-    """Squares of distances of about 1, between points 10^4 apart: float32 is off by 10
-    and more.
+    """Squares of distances of about 1, between points 10^4 apart.
+
+    float32 is off by 10 and more.
     """
     rng = np.random.default_rng(2)
     for _ in range(20):
         x = 1e4 * rng.standard_normal((60, 3))
         x = np.concatenate([x, x + rng.uniform(0.2, 0.6, x.shape)])
         squares = pdist(x, "sqeuclidean")
-        found = paper_method.separation(x)
-        assert found.rho == pytest.approx(squares.min(), rel=1e-9)
+        smallest = paper_method.separation(x)
+        assert smallest.rho == pytest.approx(squares.min(), rel=1e-9)
         assert (
-            found.indices
+            smallest.indices
             == list(itertools.combinations(range(120), 2))[np.argmin(squares)]
         )
 
 
 def test_the_sufficient_width_satisfies_the_lemma():
-    n, num_classes = 20, 3
+    n = 20
+    num_classes = 3
     x = np.random.default_rng(0).standard_normal((n, 400))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     width = paper_method.sufficient_width(
@@ -472,5 +502,6 @@ def test_the_sufficient_width_satisfies_the_lemma():
     )
     # One input is infinitely far from all others.
     assert 0 < paper_method.sufficient_width(1, num_classes, np.inf) < width
-    y, key = np.arange(n) % num_classes, jax.random.key(1)
+    y = np.arange(n) % num_classes
+    key = jax.random.key(1)
     assert memorize(x, y, num_classes, width, key=key, method="paper").certificate.holds

@@ -1,5 +1,6 @@
-"""Memorisation by retrieval: the network in float64 and NumPy against exact integer
-arithmetic.
+"""Memorisation by retrieval.
+
+The network in float64 and NumPy against exact integer arithmetic.
 """
 
 import jax
@@ -16,6 +17,7 @@ from identity_matters.memorize import (
 )
 from identity_matters.memorize.certificate import PrecisionError
 from tests import machine_in_numpy
+from tests.tables import by_name
 
 
 def _problem(n, features, num_classes):
@@ -24,16 +26,13 @@ def _problem(n, features, num_classes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n", "features", "num_classes", "factored"),
-    [
-        (1, 3, 4, False),
-        (2, 2, 1, False),
-        (60, 6, 2, True),
-        (101, 7, 3, True),  # a prime: no factor
-        (100, 5, 10, False),
-        (40, 12, 100, True),
-    ],
+@by_name(
+    {"n": 1, "features": 3, "num_classes": 4, "factored": False},
+    {"n": 2, "features": 2, "num_classes": 1, "factored": False},
+    {"n": 60, "features": 6, "num_classes": 2, "factored": True},
+    {"n": 101, "features": 7, "num_classes": 3, "factored": True},  # a prime: no factor
+    {"n": 100, "features": 5, "num_classes": 10, "factored": False},
+    {"n": 40, "features": 12, "num_classes": 100, "factored": True},
 )
 def test_float64_computes_what_whole_numbers_do(n, features, num_classes, factored):
     x, y = _problem(n, features, num_classes)
@@ -53,7 +52,8 @@ def test_float64_computes_what_whole_numbers_do(n, features, num_classes, factor
 
 @pytest.mark.parametrize("factored", [False, True])
 def test_every_stored_number_is_counted(factored):
-    n, num_classes = 3000, 10
+    n = 3000
+    num_classes = 10
     x, y = _problem(n, 24, num_classes)
     network, _ = memorize_by_retrieval(x, y, num_classes, factored_input_map=factored)
     words = retrieval.word_numbers(network)
@@ -69,8 +69,9 @@ def test_every_stored_number_is_counted(factored):
 
 
 def test_points_at_equal_distances_are_hashed_apart():
-    """Without folds the hash would spread them evenly, and no cell would have a single
-    point.
+    """Without folds the hash would spread them evenly.
+
+    Then no cell would have a single point.
     """
     n = 4000
     y = np.random.default_rng(0).integers(0, 10, n)
@@ -101,8 +102,9 @@ def test_a_changed_number_is_an_error():
 
 
 def test_the_network_finds_the_cells_that_the_table_was_filled_for():
-    """The middle of the network: after the first two stages z and p are those of
-    `edge_cells`.
+    """The middle of the network.
+
+    After the first two stages z and p are those of `edge_cells`.
     """
     x, y = _problem(50, 4, 10)
     network, _ = memorize_by_retrieval(x, y, 10)
@@ -124,7 +126,8 @@ def test_the_network_finds_the_cells_that_the_table_was_filled_for():
 
 def test_peeling_in_any_order_gives_the_labels():
     rng = np.random.default_rng(0)
-    cells, labels = rng.integers(0, 1300, (1000, 3)), rng.integers(0, 7, 1000)
+    cells = rng.integers(0, 1300, (1000, 3))
+    labels = rng.integers(0, 7, 1000)
     rounds = peeling.peel(cells, 1300)
     assert sorted(np.concatenate([edges for edges, _ in rounds])) == list(range(1000))
     table = peeling.fill(rounds, cells, labels, 1300, 7)
@@ -137,7 +140,8 @@ def test_peeling_in_any_order_gives_the_labels():
 
 def test_words_hold_as_many_labels_as_fit():
     for num_classes in (1, 2, 3, 5, 10, 16, 100, 1000, 2**20):
-        base, digits = max(2, num_classes), retrieval.digits_per_word(num_classes)
+        base = max(2, num_classes)
+        digits = retrieval.digits_per_word(num_classes)
         sizes = [
             max(base**count - base**count // 2, (base - 1) * base ** (count - 1) + 1)
             for count in (digits, digits + 1)

@@ -1,6 +1,4 @@
-"""Properties of every network, tested in a small form, and the counts of the full
-networks.
-"""
+"""Properties of every network in a small form, and counts of the full networks."""
 
 import functools
 import math
@@ -20,6 +18,7 @@ from identity_matters.nets import (
     make_net,
     variable_shapes,
 )
+from tests.tables import by_name
 
 SMALL = {
     "all_conv_residual": {
@@ -46,9 +45,7 @@ IMAGES[2:] += 1
 
 @functools.cache
 def case(name):
-    """(apply, variables, keys, logits and intermediates in training, compiled
-    evaluation).
-    """
+    """(apply, variables, keys, logits and intermediates in training, evaluation)."""
     net = make_net(name, num_classes=5, **SMALL[name])
     apply = functools.partial(apply_net, net)
     variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
@@ -81,8 +78,9 @@ def test_logits_and_intermediates(name):
 @pytest.mark.slow
 @each_network
 def test_evaluation_takes_examples_one_by_one(name):
-    """There is no dropout, no example affects another, and the running statistics
-    stay.
+    """There is no dropout, and no example affects another.
+
+    The running statistics stay.
     """
     _, variables, _, _, evaluate = case(name)
     logits, intermediates = evaluate(variables, IMAGES)
@@ -107,7 +105,9 @@ def test_training_does_not_depend_on_how_the_batch_is_divided(name):
     halves, each = mapped(IMAGES.reshape(2, 2, *IMAGES.shape[1:]), keys.reshape(2, 2))
     # Batch norm divides by deviations, which magnifies rounding.
     np.testing.assert_allclose(halves.reshape(4, 5), logits, rtol=1e-4, atol=1e-5)
-    whole = jax.tree.map(lambda one: np.stack([one, one]), intermediates["batch_stats"])
+    whole = jax.tree.map(
+        lambda statistic: np.stack([statistic, statistic]), intermediates["batch_stats"]
+    )
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, each["batch_stats"], whole)
 
@@ -118,18 +118,18 @@ def test_bfloat16_is_close_to_float32(name):
     _, variables, keys, _, evaluate = case(name)
     logits, _ = evaluate(variables, IMAGES)
     net = make_net(name, num_classes=5, compute_dtype="bfloat16", **SMALL[name])
-    found, _ = jax.jit(functools.partial(apply_net, net, train=False))(
+    rounded, _ = jax.jit(functools.partial(apply_net, net, train=False))(
         variables, IMAGES
     )
     train = functools.partial(apply_net, net, train=True)
     _, intermediates = jax.eval_shape(train, variables, IMAGES, keys=keys)
-    assert found.dtype == jnp.float32
+    assert rounded.dtype == jnp.float32
     assert intermediates["residual_ratio"].dtype == jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(intermediates["batch_stats"])} <= {
         np.dtype("float32")
     }
     # bfloat16 rounds to 0.4 %; there are a handful of layers.
-    error = np.linalg.norm(found - logits) / np.linalg.norm(logits)
+    error = np.linalg.norm(rounded - logits) / np.linalg.norm(logits)
     assert 0 < error < 0.05
 
 
@@ -154,9 +154,9 @@ def test_a_number_is_no_key():
 @each_network
 def test_init_follows_the_key(name):
     net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)
-    again = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
+    with_same_key = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
-    jax.tree.map(np.testing.assert_array_equal, again, variables)
+    jax.tree.map(np.testing.assert_array_equal, with_same_key, variables)
     # As with any Flax module, also within `jax.jit`; collections that the net lacks are
     # left out.
     full = {collection: leaves for collection, leaves in variables.items() if leaves}
@@ -165,7 +165,7 @@ def test_init_follows_the_key(name):
             np.testing.assert_array_equal, init(jax.random.key(0), IMAGES), full
         )
     drawn = jax.tree.map(
-        lambda one, another: bool(np.any(one != another)), variables, other
+        lambda leaf, other_leaf: bool(np.any(leaf != other_leaf)), variables, other
     )
     for path, is_drawn in jax.tree_util.tree_leaves_with_path(drawn):
         assert is_drawn == (path[-1].key == "kernel")
@@ -181,41 +181,99 @@ def test_inputs_are_checked(shape, dtype):
 
 
 TRAINED = {"projection": "trained"}
-BLOCKS_34, AS_PRINTED = (
-    IMAGENET_NETS["blocks_of_34_layers"],
-    IMAGENET_NETS["parameters_as_printed"],
-)
+BLOCKS_34 = IMAGENET_NETS["blocks_of_34_layers"]
+AS_PRINTED = IMAGENET_NETS["parameters_as_printed"]
 
 
 # The last number is in 10^9 multiplications per image, None if it is not known.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    (
-        "name",
-        "settings",
-        "num_classes",
-        "parameters",
-        "convolutions",
-        "multiplications",
-    ),
-    [
-        # Table 1; its 13,541,306 and 13,564,436 with a trained head include biases,
-        # ours has none.
-        ("all_conv_residual", {}, 10, 13_538_736, 55, 1.973),
-        ("all_conv_residual", TRAINED, 10, 13_541_306 - 10, 55, 1.973),
-        ("all_conv_residual", TRAINED, 100, 13_564_436 - 100, 55, 1.973),
-        # Both readings of "the 34-layer network"; a 7x7 stem at 112 pixels a side, then
-        # 56 to 7.
-        ("all_conv_residual", BLOCKS_34, 1000, 21_095_616, 33, 3.50),
-        ("all_conv_residual", AS_PRINTED, 1000, 35_693_760, 45, 5.2),
-        ("all_cnn_c", {}, 10, 1_369_738, 9, None),
-        # Layers, counting the linear one: 110; 34 and three shortcuts (3.6 without
-        # them); 100.
-        ("resnet", {}, 10, 1_727_962, 109, None),
-        ("resnet_imagenet", {}, 1000, 21_797_672, 33 + 3, 3.66),
-        ("densenet", {}, 10, 27_249_082, 99, None),
-        ("densenet", {"stem_width": 48}, 10, 28_071_706, 99, None),
-    ],
+@by_name(
+    # Table 1; its 13,541,306 and 13,564,436 with a trained head include biases,
+    # ours has none.
+    {
+        "name": "all_conv_residual",
+        "settings": {},
+        "num_classes": 10,
+        "parameters": 13_538_736,
+        "convolutions": 55,
+        "multiplications": 1.973,
+    },
+    {
+        "name": "all_conv_residual",
+        "settings": TRAINED,
+        "num_classes": 10,
+        "parameters": 13_541_306 - 10,
+        "convolutions": 55,
+        "multiplications": 1.973,
+    },
+    {
+        "name": "all_conv_residual",
+        "settings": TRAINED,
+        "num_classes": 100,
+        "parameters": 13_564_436 - 100,
+        "convolutions": 55,
+        "multiplications": 1.973,
+    },
+    # Both readings of "the 34-layer network"; a 7x7 stem at 112 pixels a side, then
+    # 56 to 7.
+    {
+        "name": "all_conv_residual",
+        "settings": BLOCKS_34,
+        "num_classes": 1000,
+        "parameters": 21_095_616,
+        "convolutions": 33,
+        "multiplications": 3.50,
+    },
+    {
+        "name": "all_conv_residual",
+        "settings": AS_PRINTED,
+        "num_classes": 1000,
+        "parameters": 35_693_760,
+        "convolutions": 45,
+        "multiplications": 5.2,
+    },
+    {
+        "name": "all_cnn_c",
+        "settings": {},
+        "num_classes": 10,
+        "parameters": 1_369_738,
+        "convolutions": 9,
+        "multiplications": None,
+    },
+    # Layers, counting the linear one: 110; 34 and three shortcuts (3.6 without
+    # them); 100.
+    {
+        "name": "resnet",
+        "settings": {},
+        "num_classes": 10,
+        "parameters": 1_727_962,
+        "convolutions": 109,
+        "multiplications": None,
+    },
+    {
+        "name": "resnet_imagenet",
+        "settings": {},
+        "num_classes": 1000,
+        "parameters": 21_797_672,
+        "convolutions": 33 + 3,
+        "multiplications": 3.66,
+    },
+    {
+        "name": "densenet",
+        "settings": {},
+        "num_classes": 10,
+        "parameters": 27_249_082,
+        "convolutions": 99,
+        "multiplications": None,
+    },
+    {
+        "name": "densenet",
+        "settings": {"stem_width": 48},
+        "num_classes": 10,
+        "parameters": 28_071_706,
+        "convolutions": 99,
+        "multiplications": None,
+    },
 )
 def test_published_counts(
     name, settings, num_classes, parameters, convolutions, multiplications
@@ -229,8 +287,8 @@ def test_published_counts(
     if multiplications:
         apply = functools.partial(apply_net, net, train=False)
         image = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-        found = flops.count_flops(apply, shapes, image) / 2e9
-        assert found == pytest.approx(
+        billions = flops.count_flops(apply, shapes, image) / 2e9
+        assert billions == pytest.approx(
             multiplications, rel=0.05 if num_classes == 1000 else 5e-4
         )
 
@@ -325,7 +383,8 @@ def test_dropout_keeps_the_mean_and_its_rate(key):
 
 @pytest.mark.slow
 def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
-    x, keys = jnp.ones((4, 30), jnp.float32), jax.random.split(key, 4)
+    x = jnp.ones((4, 30), jnp.float32)
+    keys = jax.random.split(key, 4)
     y = drop(x, keys, 0.5, 0)
     order = np.array([2, 0, 3, 1])
     np.testing.assert_array_equal(drop(x, keys[order], 0.5, 0), y[order])
@@ -340,7 +399,8 @@ def test_residual_ratio_by_hand_and_in_float32():
     np.testing.assert_allclose(layers.residual_ratio(x, h), [0.2, 5, 0], rtol=1e-6)
     # In bfloat16 the sum of squares, 1,000 ones and a half, would be a different
     # number.
-    x, h = jnp.ones((1, 1000), jnp.bfloat16), jnp.full((1, 1000), 0.5, jnp.bfloat16)
+    x = jnp.ones((1, 1000), jnp.bfloat16)
+    h = jnp.full((1, 1000), 0.5, jnp.bfloat16)
     ratio = layers.residual_ratio(x.at[0, 0].set(100), h)
     assert ratio.dtype == jnp.float32
     np.testing.assert_allclose(ratio, [np.sqrt(250 / 10999)], rtol=1e-6)

@@ -1,5 +1,6 @@
-"""The networks of section 4 and of Table 2 against NumPy in float64; their initial
-weights.
+"""The networks of section 4 and of Table 2 against NumPy in float64.
+
+Their initial weights.
 """
 
 import functools
@@ -30,7 +31,8 @@ def convolve(x, kernel, stride=1, before=None, after=None):
 
     Pads both axes with `before` and `after` zeros, each k // 2 by default.
     """
-    x, kernel = np.asarray(x, np.float64), np.asarray(kernel, np.float64)
+    x = np.asarray(x, np.float64)
+    kernel = np.asarray(kernel, np.float64)
     k = kernel.shape[0]
     before = k // 2 if before is None else before
     after = k // 2 if after is None else after
@@ -40,14 +42,16 @@ def convolve(x, kernel, stride=1, before=None, after=None):
 
 
 def normalize_batch(x, parameters, epsilon, statistics=None):
-    """Normalizes by `statistics` (running "mean" and "var"), or by those of the batch
-    itself.
+    """Normalizes by those of the batch, or by `statistics`.
+
+    These are running ones, "mean" and "var".
     """
     mean = (
         x.mean(axis=(0, 1, 2)) if statistics is None else np.asarray(statistics["mean"])
     )
     var = x.var(axis=(0, 1, 2)) if statistics is None else np.asarray(statistics["var"])
-    scale, bias = np.asarray(parameters["scale"]), np.asarray(parameters["bias"])
+    scale = np.asarray(parameters["scale"])
+    bias = np.asarray(parameters["bias"])
     return (x - mean) / np.sqrt(var + epsilon) * scale + bias
 
 
@@ -120,9 +124,7 @@ def run(train=False, dtype="float32", scale=1.0, **options):
 def reference(
     variables, x, leak=0.0, activate_first=False, identity=True, batch_norm=False
 ):
-    """(logits, ratios) in NumPy, in training mode, as the network's docstring describes
-    it.
-    """
+    """(logits, ratios) in training, in NumPy, as the network's docstring has it."""
     params = variables["params"]
 
     def activate(x):
@@ -131,7 +133,8 @@ def reference(
     def normalize(x, params, name):
         return normalize_batch(x, params[name], BATCH_NORM_EPSILON) if batch_norm else x
 
-    x, ratios = convolve(x, params["stem"]["kernel"]), []
+    x = convolve(x, params["stem"]["kernel"])
+    ratios = []
     for name, width, stride in (
         ("stage1_block1", 4, 1),
         ("stage1_block2", 4, 1),
@@ -180,8 +183,9 @@ def test_network_against_numpy(options):
 
 @pytest.mark.slow
 def test_bfloat16_convolutions_do_not_round_small_residuals_away():
-    """Blocks that add about 1e-4 of their input; bfloat16 keeps 8 bits, so its steps
-    are 4e-3.
+    """Blocks that add about 1e-4 of their input.
+
+    Bfloat16 keeps 8 bits, so its steps are 4e-3.
     """
     _, base, _ = run(dtype="bfloat16", scale=0.0)
     _, moved, intermediates = run(dtype="bfloat16", scale=3e-3)
@@ -218,16 +222,14 @@ def test_bfloat16_is_what_the_convolutions_compute_in():
 @pytest.mark.parametrize("sides", [(2, 2), (1, 4), (6, 2)])
 def test_convolutions_of_maps_smaller_than_the_kernel(size, sides):
     rng = np.random.default_rng(0)
-    x, kernel = (
-        rng.standard_normal((3, *sides, 4)),
-        rng.standard_normal((size, size, 4, 5)),
-    )
+    x = rng.standard_normal((3, *sides, 4))
+    kernel = rng.standard_normal((size, size, 4, 5))
     net = nn.Conv(
         5, (size, size), use_bias=False, conv_general_dilated=tiny_maps.convolution
     )
-    found = net.apply({"params": {"kernel": kernel}}, x.astype(np.float32))
+    maps = net.apply({"params": {"kernel": kernel}}, x.astype(np.float32))
     expected = convolve(x, kernel, before=(size - 1) // 2, after=size // 2)
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(maps, expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("side", [2, 4], ids=["by_patches", "by_xla"])
@@ -271,7 +273,8 @@ def test_deviations_of_initial_weights(key, options, deviation):
     }
     net = AllConvResidual(num_classes=100, **stages, **options)
     variables = init_variables(net, key, (8, 8, 3))
-    block, stem = variables["params"]["stage1_block1"], variables["params"]["stem"]
+    block = variables["params"]["stage1_block1"]
+    stem = variables["params"]["stem"]
     # Standard deviations of 9,216 numbers (16 or 64 to 64 channels) are known to 0.7 %;
     # stem 3.4 %.
     for name in ("conv1", "conv2"):
@@ -320,7 +323,7 @@ def residual(x, params, stats, stride):
 def test_resnet_against_numpy():
     # Odd sides: 5 x 7, 3 x 4, 2 x 2.
     x = images(2, 5, 7, 1)
-    params, stats, logits, found = evaluate(
+    params, stats, logits, intermediates = evaluate(
         "resnet", x, num_classes=3, depth=14, width=2
     )
     x = relu(norm(convolve(x, params["stem"]["kernel"]), params, stats, "norm"))
@@ -334,13 +337,13 @@ def test_resnet_against_numpy():
             ratios.append(norm_ratios(x, h))
             x = relu(x + h)
     np.testing.assert_allclose(logits, classify(x, params), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found, ratios, rtol=1e-4)
+    np.testing.assert_allclose(intermediates, ratios, rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_resnet_imagenet_against_numpy():
     x = images(2, 32, 32, 1)
-    params, stats, logits, found = evaluate(
+    params, stats, logits, intermediates = evaluate(
         "resnet_imagenet", x, num_classes=3, depth=18, width=2
     )
     stem = convolve(x, params["stem"]["kernel"], 2)
@@ -360,14 +363,16 @@ def test_resnet_imagenet_against_numpy():
             ratios.append(norm_ratios(x, h))
             x = relu(x + h)
     np.testing.assert_allclose(logits, classify(x, params), rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(found, ratios, rtol=1e-3)
+    np.testing.assert_allclose(intermediates, ratios, rtol=1e-3)
 
 
 @pytest.mark.slow
 def test_densenet_against_numpy():
     x = images(2, 8, 4, 1)
     settings = {"depth": 10, "growth": 2, "stem_width": 3}
-    params, stats, logits, found = evaluate("densenet", x, num_classes=3, **settings)
+    params, stats, logits, intermediates = evaluate(
+        "densenet", x, num_classes=3, **settings
+    )
 
     def composite(x, name):
         x = relu(norm(x, params, stats, f"{name}_norm"))
@@ -382,7 +387,7 @@ def test_densenet_against_numpy():
     assert x.shape == (2, 2, 1, 15)
     x = relu(norm(x, params, stats, "norm"))
     np.testing.assert_allclose(logits, classify(x, params), rtol=1e-4, atol=1e-4)
-    assert found.shape == (0, 2)
+    assert intermediates.shape == (0, 2)
 
 
 @pytest.mark.slow
@@ -400,7 +405,8 @@ def test_all_cnn_c_against_numpy():
     logits, _ = apply_net(net, {**variables, "params": params}, x, train=False)
     for index in range(1, 10):
         layer = params[f"conv{index}"]
-        stride, zeros = 2 if index in (3, 6) else 1, 1 if index < 7 else 0
+        stride = 2 if index in (3, 6) else 1
+        zeros = 1 if index < 7 else 0
         x = convolve(x, layer["kernel"], stride, zeros, zeros)
         x = relu(x + np.asarray(layer["bias"]))
     assert x.shape == (2, 1, 1, 5)
@@ -448,10 +454,10 @@ def test_running_statistics_move_by_a_tenth(key):
         variables, x
     )
     stem = convolve(x, variables["params"]["stem"]["kernel"])
-    found = intermediates["batch_stats"]["norm"]
+    statistics = intermediates["batch_stats"]["norm"]
     np.testing.assert_allclose(
-        found["mean"], 0.1 * stem.mean(axis=(0, 1, 2)), rtol=1e-3, atol=1e-6
+        statistics["mean"], 0.1 * stem.mean(axis=(0, 1, 2)), rtol=1e-3, atol=1e-6
     )
     np.testing.assert_allclose(
-        found["var"], 0.9 + 0.1 * stem.var(axis=(0, 1, 2)), rtol=1e-4
+        statistics["var"], 0.9 + 0.1 * stem.var(axis=(0, 1, 2)), rtol=1e-4
     )

@@ -12,8 +12,9 @@ DEEP = {"blocks_per_stage": (5, 5, 5), "widths": (16, 32, 64), "identity": False
 
 
 def last_map_rms(**settings) -> float:
-    """Of the mean over the map, times its side: what the head sees, before the
-    projection.
+    """Of the mean over the map, times its side.
+
+    That is what the head sees, before the projection.
     """
     net = make_net("all_conv_residual", num_classes=64, **{**DEEP, **settings})
     variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
@@ -26,8 +27,9 @@ def last_map_rms(**settings) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["unit_variance", "delta_orthogonal"])
 def test_plain_nets_keep_the_size_of_their_maps(start):
-    """31 convolutions; the mean of four pixels of variance 1 has a size between 1/2 and
-    1.
+    """31 convolutions.
+
+    The mean of four pixels of variance 1 has a size between 1/2 and 1.
     """
     assert 0.2 < last_map_rms(residual_init=start) < 3
     assert last_map_rms(residual_init="standard") < 1e-4
@@ -51,10 +53,10 @@ def test_window_sums_count_what_padding_leaves(sides, stride, share):
     assert sums.mean() / 9 == pytest.approx(share)
     ones = jnp.ones((1, *sides, 1)), jnp.ones((3, 3, 1, 1))
     numbers = ("NHWC", "HWIO", "NHWC")
-    found = jax.lax.conv_general_dilated(
+    by_convolution = jax.lax.conv_general_dilated(
         *ones, (stride,) * 2, "SAME", dimension_numbers=numbers
     )
-    np.testing.assert_array_equal(found[0, :, :, 0], sums)
+    np.testing.assert_array_equal(by_convolution[0, :, :, 0], sums)
 
 
 def test_delta_orthogonal_kernels_are_orthogonal_in_the_centre_and_zero_elsewhere():
@@ -85,10 +87,10 @@ def test_nets_that_start_as_the_identity_can_leave_it(settings):
     variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
 
     def loss(params):
-        logits, found = apply_net(
+        logits, intermediates = apply_net(
             net, {**variables, "params": params}, IMAGES, train=True
         )
-        return jnp.mean(jnp.square(logits - 1)), found["residual_ratio"]
+        return jnp.mean(jnp.square(logits - 1)), intermediates["residual_ratio"]
 
     gradient, ratios = jax.grad(loss, has_aux=True)(variables["params"])
     assert not ratios.any()

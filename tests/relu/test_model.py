@@ -1,5 +1,6 @@
-"""ReLU residual nets by hand, dead units, bad minima, the origin, and the bound by
-features.
+"""ReLU residual nets by hand: dead units, bad minima, the origin.
+
+Also the bound by features.
 """
 
 import jax
@@ -42,7 +43,8 @@ def test_forward_and_risk_by_hand():
 
 def test_maps_stand_before_and_behind_the_blocks():
     net = Blocks(np.array([[[1.0, 0.0]]]), np.array([[[0.0], [2.0]]]), None)
-    A, B = np.array([[3.0], [1.0]]), np.array([[10.0, 1.0]])
+    A = np.array([[3.0], [1.0]])
+    B = np.array([[10.0, 1.0]])
     problem = Problem(np.array([[1.0]]), np.zeros((1, 1)), A, B)
     # h = (3, 1), relu(3) = 3, h + (0, 6) = (3, 7), output 37.
     assert model.forward(net, problem)[0] == 37.0
@@ -69,18 +71,19 @@ def test_teachers_have_no_risk_and_see_the_sample():
 
 
 def test_margins_and_dead_units_by_hand():
-    """Weights of d = 1, x = 3 and -1: with a bias a unit (u, s) has length 5 for u = 3,
-    s = 4.
+    """Weights of d = 1, x = 3 and -1.
+
+    With a bias a unit (u, s) has length 5 for u = 3, s = 4.
     """
     problem = copies(problems.plain_problem([[3.0], [-1.0]], np.zeros((2, 1))), 1)
 
     def measured(*units, bias=True):
         net = unit_blocks(list(units))
         net = net if bias else net._replace(s=None)
-        found = critical_points.kink_margins(
+        margins = critical_points.kink_margins(
             jax.tree.map(lambda w: w[None], net), problem
         )
-        return {name: float(value[0]) for name, value in found.items()}
+        return {name: float(value[0]) for name, value in margins.items()}
 
     # The pre-activations are 13 and 1, and |z| is sqrt 10 and sqrt 2: 1 / (5 sqrt 2) is
     # least.
@@ -110,14 +113,15 @@ def test_dead_share_on_a_ball_by_hand():
 def test_a_dead_net_does_not_move_and_neither_does_its_neighbourhood():
     # |x| <= 1 and s = -0.3 < -|u|: dead in both blocks, whatever V.
     rng = np.random.default_rng(0)
-    U, V = rng.uniform(-0.2, 0.2, (2, 3, 2)), rng.standard_normal((2, 2, 3))
+    U = rng.uniform(-0.2, 0.2, (2, 3, 2))
+    V = rng.standard_normal((2, 2, 3))
     net = Blocks(U, V, np.full((2, 3), -0.3))
     x = np.array([[1.0, 0.0], [-0.6, 0.8], [0.0, -1.0]])
     problem = problems.plain_problem(x, 2 * x)
     one_live = net._replace(s=np.array([[-0.3, -0.3, -0.3], [-0.3, 0.3, -0.3]]))
-    both = jax.tree.map(lambda *parts: np.stack(parts), net, one_live)
+    nets = jax.tree.map(lambda *parts: np.stack(parts), net, one_live)
     np.testing.assert_array_equal(
-        critical_points.strictly_dead(both, problem), [True, False]
+        critical_points.strictly_dead(nets, problem), [True, False]
     )
     assert model.risk_and_gradient(one_live, problem)[1].V.any()
     for size in (0.0, 1e-3):
@@ -173,8 +177,10 @@ def test_the_wrong_side_is_a_bad_local_minimum(depth, width, bias):
     risks, _ = jax.vmap(model.risk_and_gradient)(around, batch)
     # No smaller risk in a cube of half side 0.1, up to rounding.
     assert float(risks.min()) >= float(value) * (1 - 1e-12)
-    U, V = np.zeros((depth, width, 1)), np.zeros((depth, 1, width))
-    U[0, 0, 0], V[0, 0, 0] = -0.1, 0.1
+    U = np.zeros((depth, width, 1))
+    V = np.zeros((depth, 1, width))
+    U[0, 0, 0] = -0.1
+    V[0, 0, 0] = 0.1
     best = Blocks(U, V, s)
     assert model.risk(best, problem) < 1e-30
     assert model.max_norm(best) == pytest.approx(0.1)
@@ -193,10 +199,10 @@ def problem_of(lifted_width, bias=True):
 @pytest.mark.parametrize("lifted_width", [2, 3])
 def test_the_form_is_the_second_order_term(lifted_width, bias):
     problem = problem_of(lifted_width)
-    one = model.random_blocks(
+    net = model.random_blocks(
         np.random.default_rng(5), np.ones(1), 3, 2, lifted_width, bias
     )
-    blocks = problems.member(one, 0)
+    blocks = problems.member(net, 0)
     form = origin.second_order_form(blocks, problem)
     errors = []
     for step in (1e-2, 5e-3):
@@ -307,8 +313,9 @@ def test_with_biases_only_group_means_of_errors_matter():
 
 
 def test_without_biases_two_moments_of_the_errors_decide():
-    """N4: q vanishes for errors odd in x with sum e_i x_i = 0; here each condition is
-    needed.
+    """N4: q vanishes for errors odd in x with sum e_i x_i = 0.
+
+    Here each condition is needed.
     """
     rng = np.random.default_rng(1)
     half = rng.standard_normal((4, 2))
@@ -380,8 +387,8 @@ def test_the_bound_holds_on_random_nets(norm):
 def test_the_bound_is_tight_where_v_is_zero():
     rng = np.random.default_rng(8)
     sample, _ = problems.realizable(rng, 1, FEATURES)
-    one = model.random_blocks(rng, np.full(1, 0.4), 1, 8, 3, True)
-    blocks = jax.tree.map(lambda part: jnp.repeat(part[0], 3, axis=0), one)
+    net = model.random_blocks(rng, np.full(1, 0.4), 1, 8, 3, True)
+    blocks = jax.tree.map(lambda part: jnp.repeat(part[0], 3, axis=0), net)
     problem = problems.member(sample, 0)
     blocks = blocks._replace(V=jnp.zeros_like(blocks.V))
     tight = feature_bound.tight_problem(blocks, problem, 0.1)
@@ -391,8 +398,9 @@ def test_the_bound_is_tight_where_v_is_zero():
 
 
 def test_at_a_kink_a_one_sided_derivative_leads_down():
-    """N14: block 2 has its only unit at its kink at x = 1, so f has no derivative in
-    V_1.
+    """N14: block 2 has its only unit at its kink at x = 1.
+
+    So f has no derivative in V_1.
     """
     problem = two_points(0.3, 0.7)
     net = unit_blocks(
@@ -422,8 +430,9 @@ def test_at_a_kink_a_one_sided_derivative_leads_down():
 
 @pytest.mark.slow
 def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_zero():
-    """N15 at the bad minima of N9, where V = 0 makes it an equality: 4/n f in every
-    block.
+    """N15 at the bad minima of N9.
+
+    There V = 0 makes it an equality: 4/n f in every block.
     """
     problem = two_points(0.0, 0.1)
     U = np.full((3, 2, 1), 0.5 / np.sqrt(2))
@@ -434,14 +443,15 @@ def test_the_gradient_in_the_maps_is_bounded_below_where_that_in_the_weights_is_
         scaled = problem._replace(
             B=np.full((1, 1), scale), y=scale * problem.x + [[0.0], [0.1]]
         )
-        for found in feature_bound.functional_bound(point, scaled):
-            np.testing.assert_allclose(found, [4 / 2 * scale**2 * 0.005] * 3)
+        for value in feature_bound.functional_bound(point, scaled):
+            np.testing.assert_allclose(value, [4 / 2 * scale**2 * 0.005] * 3)
 
 
 @pytest.mark.slow
 def test_the_gradient_in_the_maps_is_the_pulled_back_error():
-    """N15 on random nets: g_j(x_i) = (2/n) J^T B^T (yhat_i - y_i), J the blocks above
-    j.
+    """N15 on random nets: g_j(x_i) = (2/n) J^T B^T (yhat_i - y_i).
+
+    J is that of the blocks above j.
     """
     rng = np.random.default_rng(10)
     sample, _ = problems.realizable(rng, 20, FEATURES)

@@ -13,8 +13,9 @@ from identity_matters.relu.model import Blocks, Problem
 
 
 def one_example(error, v=0.0):
-    """x = z = 1, one unit u = 1/2 with output weight v: Phi = 1/2, zeta = b = beta =
-    1.
+    """x = z = 1, and one unit u = 1/2 with output weight v.
+
+    So Phi = 1/2 and zeta = b = beta = 1.
     """
     blocks = Blocks(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), v), None)
     return blocks, problems.plain_problem([[1.0]], [[1.0 + 0.5 * v + error]])
@@ -31,15 +32,17 @@ def test_both_conditions_by_hand(error, v):
 @pytest.mark.parametrize("v", [0.0, 1e-4])
 def test_errors_along_strong_features_by_hand(v):
     """Features diag(0.05, 0.5) and an error at the second example: (i) allows more."""
-    U, V = np.diag([0.05, 0.5])[None], np.array([[[0.0, 0.0], [0.0, v]]])
+    U = np.diag([0.05, 0.5])[None]
+    V = np.array([[[0.0, 0.0], [0.0, v]]])
     problem = problems.plain_problem(np.eye(2), np.diag([1.0, 1.0 + 0.5 * v + 0.004]))
     promise = training.certify_training(Blocks(U, V, None), problem)
     check_by_hand(promise, sigma=0.05, nu=0.008, error=0.004, v=v, examples=2)
 
 
 def check_by_hand(promise, *, sigma, nu, error, v, examples):
-    """The least a = 0.005, 0.01, ... at which omega < a sigma, with S by numerical
-    integration.
+    """The least a = 0.005, 0.01, ... at which omega < a sigma.
+
+    S is integrated numerically. zeta, b and beta are 1, and ||U|| is 1/2.
 
     zeta, b and beta are 1, and ||U|| is 1/2.
     """
@@ -71,8 +74,9 @@ def check_by_hand(promise, *, sigma, nu, error, v, examples):
 
 
 def test_the_largest_errors_that_the_simple_conditions_allow():
-    """For V = 0 and isometric maps: nu = 0.26 sigma / zeta, or e = 0.45 sigma^2 /
-    zeta.
+    """For V = 0 and isometric maps.
+
+    nu = 0.26 sigma / zeta, or e = 0.45 sigma^2 / zeta.
     """
     # Here nu = e / sigma and sigma / zeta = 1/2: the second allows more, 0.459 / 4 at a
     # = 1/4.
@@ -85,16 +89,19 @@ def test_the_largest_errors_that_the_simple_conditions_allow():
     blocks = Blocks(np.diag([0.05, 0.5])[None], np.zeros((1, 2, 2)), None)
     problem = problems.plain_problem(np.eye(2), np.diag([1.0, 2.0]))
     largest = training.largest_certified_size(blocks, problem)
-    nu, by_error = largest / 0.5, 0.46 * 0.05**2
+    nu = largest / 0.5
+    by_error = 0.46 * 0.05**2
     assert nu > 0.26 * 0.05 and largest > 5 * by_error
 
 
 def random_start(seed, bias, outputs):
-    """6 examples in 8 dimensions, 96 units, maps whose singular values differ, V not
-    0.
+    """6 examples in 8 dimensions and 96 units.
+
+    The singular values of the maps differ, and V is not 0.
     """
     rng = np.random.default_rng(seed)
-    x, A = rng.standard_normal((6, 8)), np.eye(8) + 0.1 * rng.standard_normal((8, 8))
+    x = rng.standard_normal((6, 8))
+    A = np.eye(8) + 0.1 * rng.standard_normal((8, 8))
     rows = np.linalg.qr(rng.standard_normal((8, outputs)))[0].T
     B = np.linspace(1.2, 0.8, outputs)[:, None] * rows
     s = 0.02 * rng.standard_normal((1, 96)) if bias else None
@@ -136,19 +143,26 @@ def test_each_inequality_along_the_flow():
     """(1) of N16, and the potential D below the circle, by Euler steps in NumPy."""
     blocks, problem = random_start(0, bias=True, outputs=3)
     promise = training.certify_training(blocks, problem)
-    n, B = len(problem.x), problem.B
+    n = len(problem.x)
+    B = problem.B
     z = origin.unit_inputs(problem, bias=True)
     W0 = np.concatenate([blocks.U[0], blocks.s[0][:, None]], axis=1)
-    V0, W, V = blocks.V[0], W0.copy(), blocks.V[0].copy()
+    V0 = blocks.V[0]
+    W = W0.copy()
+    V = blocks.V[0].copy()
     first = np.maximum(z @ W0.T, 0).T
     error = (problem.y - (problem.x @ problem.A.T + first.T @ V0.T) @ B.T).T
     fit = np.linalg.pinv(B) @ error @ np.linalg.pinv(first)
-    nu, v0 = np.linalg.norm(fit), np.linalg.norm(V0, 2)
+    nu = np.linalg.norm(fit)
+    v0 = np.linalg.norm(V0, 2)
     sigma = np.linalg.svd(first, compute_uv=False)[-1]
     b, *_, beta = np.linalg.svd(B, compute_uv=False)
-    delta, kept = promise.lost_share * sigma, (1 - promise.lost_share) * sigma
+    delta = promise.lost_share * sigma
+    kept = (1 - promise.lost_share) * sigma
     assert promise.rate == pytest.approx(4 / n * (beta * kept) ** 2, rel=1e-5)
-    step, X, before = 0.002 * n / np.linalg.norm(first, 2) ** 2 / b**2, 0.0, np.inf
+    step = 0.002 * n / np.linalg.norm(first, 2) ** 2 / b**2
+    X = 0.0
+    before = np.inf
     for _ in range(4000):
         pre = (z @ W.T).T
         features = np.maximum(pre, 0)
@@ -156,10 +170,8 @@ def test_each_inequality_along_the_flow():
         e = np.linalg.norm(error)
         assert e <= before
         before = e
-        in_V, in_W = (
-            2 / n * B.T @ error @ features.T,
-            2 / n * ((V.T @ B.T @ error) * (pre > 0)) @ z,
-        )
+        in_V = 2 / n * B.T @ error @ features.T
+        in_W = 2 / n * ((V.T @ B.T @ error) * (pre > 0)) @ z
         assert np.linalg.norm(in_V) >= 2 / n * beta * kept * e
         assert np.linalg.norm(in_W) <= 2 / n * np.linalg.norm(
             V, 2
@@ -170,7 +182,8 @@ def test_each_inequality_along_the_flow():
         allowed = nu**2 + 2 * b * (v0 + nu) * delta * X - (beta * kept * X) ** 2
         assert allowed * (1 + 1e-3) >= D
         X += step * 2 / n * e
-        V, W = V + step * in_V, W + step * in_W
+        V = V + step * in_V
+        W = W + step * in_W
 
 
 def test_what_is_not_certified():
@@ -213,7 +226,8 @@ def test_nearly_dependent_features(bits):
     blocks = Blocks(np.eye(2)[None], np.zeros((1, 2, 2)), None)
     problem = Problem(features.T, y[:, None], np.eye(2), np.eye(1, 2))
     (a, b), (c, d) = (list(map(Fraction, row)) for row in features)
-    first, second = Fraction(y[0]) - a, Fraction(y[1]) - b
+    first = Fraction(y[0]) - a
+    second = Fraction(y[1]) - b
     determinant = a * d - b * c
     solved = (
         (first * d - second * c) / determinant,
@@ -225,8 +239,9 @@ def test_nearly_dependent_features(bits):
 
 
 def test_the_rate_is_that_of_the_feature_bound():
-    """At a = 0 the promised rate would be the coefficient of N12, which holds at the
-    start.
+    """At a = 0 the promised rate would be the coefficient of N12.
+
+    That bound holds at the start.
     """
     blocks, problem = random_start(1, bias=False, outputs=3)
     promise = training.certify_training(blocks, problem)

@@ -7,16 +7,20 @@ import pytest
 
 from identity_matters import paper, runs
 from identity_matters.report import collection, figures, numbers, tables
-from tests.report.test_report import REFERENCE, ROOT
+from tests.forked import ROOT
+from tests.measured import REFERENCE
 
 
 def test_figure_1_shows_the_small_nets_beside_the_published_error():
-    (figure_1,) = (one for one in figures.FIGURES if one.name == "cifar_convergence")
+    (figure_1,) = (
+        figure for figure in figures.FIGURES if figure.name == "cifar_convergence"
+    )
     records = [
         {"kind": "train", "step": 100, "error_percent": 60.0},
         {"kind": "evaluation", "step": 100, "test_error_percent": 55.0},
     ]
-    canvas, points = figures.Canvas(), []
+    canvas = figures.Canvas()
+    points = []
     for variant in ("cifar100/small", "digits/all_conv_residual"):
         summary = {"experiment": "cifar", "variant": variant, "seed": 0}
         points += figures.points_of(figure_1, runs.Run(ROOT, {}, {}, summary, records))
@@ -56,14 +60,14 @@ def test_a_description_is_neither_the_title_nor_the_caption(name):
 
 def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
     done = [run for run in runs.read_collection(REFERENCE)[0] if run.status == "done"]
-    for one in figures.FIGURES:
-        own = [run for run in done if run.experiment == one.experiment]
-        points = [row for run in own for row in figures.points_of(one, run)]
-        if one.experiment == "comparisons" and not points:
+    for figure in figures.FIGURES:
+        its_runs = [run for run in done if run.experiment == figure.experiment]
+        points = [row for run in its_runs for row in figures.points_of(figure, run)]
+        if figure.experiment == "comparisons" and not points:
             continue  # its runs take days; another test draws made-up ones
-        assert {row["seed"] for row in points} == {0, 1, 2}, one.name
+        assert {row["seed"] for row in points} == {0, 1, 2}, figure.name
         canvas = figures.Canvas()
-        one.draw([row for row in points if row["seed"] == 1], canvas)
+        figure.draw([row for row in points if row["seed"] == 1], canvas)
         assert all(axes.lines or axes.patches or axes.tables for axes in canvas.axes)
 
 
@@ -73,7 +77,7 @@ def test_no_figure_depends_on_the_users_matplotlib_settings():
         for seed in (0, 1)
         for depth, norm in ((1, 0.3), (2, 0.6 + seed))
     ]
-    (one,) = (one for one in figures.FIGURES if one.name == "optimum_curve")
+    (figure,) = (figure for figure in figures.FIGURES if figure.name == "optimum_curve")
 
     def draw(points, canvas):
         axes = canvas.subplots()
@@ -81,7 +85,7 @@ def test_no_figure_depends_on_the_users_matplotlib_settings():
         for looks, part in figures.series(points, "seed"):
             figures.curve(axes, part, "depth", "norm", **looks)
 
-    toy = one._replace(draw=draw)
+    toy = figure._replace(draw=draw)
     expected = figures.render(toy, rows)
     theirs = {
         "text.usetex": True,  # would need a LaTeX

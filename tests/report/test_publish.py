@@ -9,7 +9,8 @@ import pytest
 
 from identity_matters import paper, runs
 from identity_matters.report import build, collection, figures, publish
-from tests.report.test_report import TOY, toy_caption, write_report, write_run
+from tests.report.toy_report import TOY, toy_caption, write_report
+from tests.report.toy_runs import write_run
 
 __all__ = ["toy_caption"]  # a fixture
 
@@ -18,8 +19,9 @@ __all__ = ["toy_caption"]  # a fixture
 def test_a_report_that_is_killed_leaves_no_link_to_nothing(
     tmp_path, monkeypatch, stopped_at
 ):
-    """Stopped at each of its renames; the next report removes what a kill leaves
-    behind.
+    """Stopped at each of its renames.
+
+    The next report removes what a kill leaves behind.
     """
     out = write_report(tmp_path, monkeypatch)
     left = out / ".report-left"
@@ -41,9 +43,9 @@ def test_a_report_that_is_killed_leaves_no_link_to_nothing(
     )
     monkeypatch.setattr(figures, "FIGURES", (other,))
     monkeypatch.setattr(os, "replace", stop)
-    found = [collection.read("reference", tmp_path / "reference")]
+    collections = [collection.read("reference", tmp_path / "reference")]
     with contextlib.suppress(KeyboardInterrupt):
-        build.write(found, out)
+        build.write(collections, out)
     monkeypatch.undo()
     assert not left.exists()
     text = (out / "REPORT.md").read_text()
@@ -80,13 +82,15 @@ def test_the_page_does_not_grow_with_the_points_of_a_figure_or_the_number_of_run
     assert "<image" not in small and "<image" in large
     assert len(large) < figures.MOST_SVG_BYTES / 2
     run = runs.read_run(write_run(tmp_path))
-    many = [
+    many_runs = [
         dataclasses.replace(run, summary={**run.summary, "seed": seed})
         for seed in range(100)
     ]
-    (group,) = collection.group_runs(many)
-    yours = collection.Collection("yours", many, [group], unfinished=[], problems=[])
+    (group,) = collection.group_runs(many_runs)
+    yours = collection.Collection(
+        "yours", many_runs, [group], unfinished=[], problems=[]
+    )
     text = build._markdown([yours], tmp_path, {}, [])
     assert text.count("[toy/plain/seed=") == build.MOST_LISTED
     assert "Not shown: 80 more runs. All are in [runs.csv](tables/runs.csv)." in text
-    assert build._seeds(many) == "100 seeds, 0 to 99"
+    assert build._seeds(many_runs) == "100 seeds, 0 to 99"

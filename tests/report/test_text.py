@@ -1,5 +1,6 @@
-"""No text of a run becomes Markdown, HTML, a link, a file of the page or a terminal's
-command.
+"""No text of a run becomes Markdown, HTML, a link or a file of the page.
+
+Nor a terminal's command.
 """
 
 import base64
@@ -10,7 +11,9 @@ import pytest
 
 from identity_matters import paper, runs
 from identity_matters.report import build, collection, figures, markdown, page
-from tests.report.test_report import ROOT, Checked, write_run
+from tests.forked import ROOT
+from tests.report.toy_report import Checked
+from tests.report.toy_runs import write_run
 from tests.rewriting import rewrite
 
 # Text that Markdown, a browser or a terminal would obey.
@@ -33,8 +36,9 @@ PAYLOADS = [
 
 @pytest.mark.parametrize("text", PAYLOADS)
 def test_text_of_a_run_is_read_as_it_stands(text):
-    """In a table, in a list, in code and in a fold, a browser shows the text and
-    nothing else.
+    """A browser shows the text and nothing else.
+
+    This is so in a table, in a list, in code and in a fold.
     """
     shown = runs.visible(text)
     assert len(shown) == len(text) and shown.isprintable()
@@ -80,9 +84,9 @@ def test_a_run_with_text_for_a_result_is_skipped_by_name(
     write_run(tmp_path / "local", 1)
     value = {"norm": text} if name in ("metrics", "paper") else text
     rewrite(path, "summary.json", **{name: value})
-    found = collection.read("yours", tmp_path / "local")
-    assert [run.seed for run in found.runs] == [1]
-    build.write([found], tmp_path / "out")
+    collected = collection.read("yours", tmp_path / "local")
+    assert [run.seed for run in collected.runs] == [1]
+    build.write([collected], tmp_path / "out")
     report = (tmp_path / "out" / "REPORT.md").read_text()
     assert f"{path}/summary.json: {name} must be " in report
     assert "\x1b" not in report and "![x](" not in report
@@ -95,9 +99,9 @@ def test_text_in_an_environment_is_shown_and_not_obeyed(tmp_path, monkeypatch):
         rewrite(
             path, "environment.json", cpu=text, command=["python", text], platform=text
         )
-    found = collection.read("yours", tmp_path / "local")
-    assert found.problems == []
-    build.write([found], tmp_path / "out")
+    collected = collection.read("yours", tmp_path / "local")
+    assert collected.problems == []
+    build.write([collected], tmp_path / "out")
     text = (tmp_path / "out" / "report.html").read_text()
     assert Checked(text).links
     assert "evil.example" in text and 'evil.example"' not in text

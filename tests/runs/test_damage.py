@@ -29,7 +29,9 @@ def changed(value, rng):
         )
     if isinstance(value, list) and value and rng.random() < 0.8:
         at = rng.randrange(len(value))
-        before, entry, after = value[:at], value[at], value[at + 1 :]
+        before = value[:at]
+        entry = value[at]
+        after = value[at + 1 :]
         return rng.choice(
             [
                 [*before, *after],
@@ -86,11 +88,11 @@ def test_no_damage_is_taken_for_a_result(tmp_path, name):
         shutil.copytree(REFERENCE / name / "seed=0", path)
         file = path / rng.choice(judge.FILES)
         file.write_bytes(damaged(file.read_bytes(), file.suffix == ".jsonl", rng))
-        found, problems = runs.read_collection(tmp_path)
-        assert len(found) + len(problems) == 1
+        accepted, problems = runs.read_collection(tmp_path)
+        assert len(accepted) + len(problems) == 1
         if problems:
             assert str(path) in problems[0] and problems[0].isprintable()
             refused += 1
         else:
-            assert values(found[0]) == good
+            assert values(accepted[0]) == good
     assert refused > 0.8 * DAMAGES

@@ -54,9 +54,9 @@ def test_a_finished_run_reads_back_as_written_and_is_refused_and_left_alone(tmp_
     assert not problems
     assert run.config == {"depth": [1, 2]}
     assert run.records == [{"cell": 0, "value": 1.0}]
-    named = {"experiment": "toy", "variant": "a/b", "seed": 3, "scale": "paper"}
+    identity = {"experiment": "toy", "variant": "a/b", "seed": 3, "scale": "paper"}
     added = {name: run.summary[name] for name in ("seconds", "records", "digest")}
-    assert run.summary == {"schema": 3, "status": "done", **named, **DONE, **added}
+    assert run.summary == {"schema": 3, "status": "done", **identity, **DONE, **added}
     assert run.environment["packages"].keys() >= {"jax", "jaxlib", "numpy"}
     assert run.environment["backend"] == "cpu"
     before = {entry.name: entry.read_bytes() for entry in path.iterdir()}
@@ -153,13 +153,13 @@ def test_a_damaged_file_is_named_and_skipped_and_ends_a_resumption_in_one_line(
     if content == "directory":
         (run.path / name).mkdir()
         with pytest.raises(
-            runs.RunError, match=rf"{name}: cannot be read \(it is not a regular"
+            runs.RunError, match=rf"{name}: cannot be read \(it is not a regular file\)"
         ):
             runs.read_run(run.path)
     elif content is not None:
         (run.path / name).write_bytes(content)
-    found, problems = runs.read_collection(tmp_path)
-    assert found == [] and name in problems[0]
+    accepted, problems = runs.read_collection(tmp_path)
+    assert accepted == [] and name in problems[0]
     with pytest.raises(runs.RunError, match=name) as refused:
         create(tmp_path)
     assert "\n" not in str(refused.value)
@@ -210,12 +210,12 @@ def test_a_disk_that_fills_up_loses_no_line_and_leaves_no_file(tmp_path, monkeyp
     run.append({"cell": 0})
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space left on device"):
         run.append({"cell": 1})
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space left on device"):
         run.finish("done", **DONE)
     # An OSError, not "cannot be written": the command line then says what to free.
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space left on device"):
         create(tmp_path, seed=4)
     monkeypatch.undo()
     assert not list(tmp_path.rglob(".*"))
@@ -356,8 +356,8 @@ def test_a_broken_contract_is_named_and_skipped(tmp_path, change, reason):
     path = finished_run(tmp_path)
     finished_run(tmp_path, seed=5)
     rewrite(path, "summary.json", **change)
-    found, problems = runs.read_collection(tmp_path)
-    assert [run.seed for run in found] == [5]
+    accepted, problems = runs.read_collection(tmp_path)
+    assert [run.seed for run in accepted] == [5]
     (problem,) = problems
     assert re.search(reason, problem) and str(path) in problem and problem.isprintable()
 
@@ -382,7 +382,8 @@ def write_for_ever(results_dir):
 
 def test_a_run_survives_kill_9_at_any_moment(tmp_path):
     """Killed four times while it writes, it never loses a line or shows half a file."""
-    path, written = tmp_path / "toy" / "a" / "b" / "seed=3", 0
+    path = tmp_path / "toy" / "a" / "b" / "seed=3"
+    written = 0
 
     def has_grown():
         return (path / "state.json").exists() and len(lines_of(path)) > written
@@ -445,9 +446,10 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name):
     path = finished_run(tmp_path)
     (path / name).unlink()
     os.mkfifo(path / name)
-    found, (problem,) = runs.read_collection(tmp_path)
+    accepted, (problem,) = runs.read_collection(tmp_path)
     assert (
-        found == [] and f"{name}: cannot be read (it is not a regular file)" in problem
+        accepted == []
+        and f"{name}: cannot be read (it is not a regular file)" in problem
     )
 
 

@@ -1,5 +1,6 @@
-"""The counterexamples of docs/theory/errata.md in exact integers and fractions; see its
-table.
+"""The counterexamples of docs/theory/errata.md in exact integers and fractions.
+
+See its table.
 """
 
 import itertools
@@ -16,13 +17,16 @@ from identity_matters.linear import gradient_bound, model
 from identity_matters.linear.factorization import factorize
 from identity_matters.memorize import memorize
 from tests.measured import reference
+from tests.tables import by_name
 
-PI_BELOW, PI_ABOVE = F(333, 106), F(22, 7)
+PI_BELOW = F(333, 106)
+PI_ABOVE = F(22, 7)
 
 
 def exp_bounds(x, terms=60) -> tuple[F, F]:
-    """Rational bounds of e^x for 0 <= x < terms: a partial sum, and that plus a
-    geometric rest.
+    """Rational bounds of e^x for 0 <= x < terms.
+
+    A partial sum, and that plus a geometric remainder.
     """
     x = F(x)
     series = sum(x**j / math.factorial(j) for j in range(terms))
@@ -53,8 +57,8 @@ def test_whole_numbers_of_layers_miss_the_bound_and_the_polar_form_does_not():
     assert bound**2 < 2
     assert math.sqrt(2) / paper.theorem_2_1_bound_iclr2017(math.log(1.001), 6) > 1.27
     # -I_2, l = 9: (2 - sqrt 2) > (2 pi / 9)^2, as 2 - bound^2 > sqrt 2.
-    rest = 2 - (2 * PI_ABOVE / 9) ** 2
-    assert rest > 0 and rest**2 > 2
+    remainder = 2 - (2 * PI_ABOVE / 9) ** 2
+    assert remainder > 0 and remainder**2 > 2
     for R, depth in ((np.diag([-1.001, -1.0]), 6), (-np.eye(2), 9)):
         gamma = math.log(np.abs(R).max())
         norm = np.linalg.norm(factorize(R, depth), 2, axis=(1, 2)).max()
@@ -62,24 +66,48 @@ def test_whole_numbers_of_layers_miss_the_bound_and_the_polar_form_does_not():
         assert norm <= paper.theorem_2_1_bound_iclr2017(gamma, depth)
 
 
-@pytest.mark.parametrize(
-    ("form", "max_sigma", "layers", "R", "Sigma", "left", "right"),
-    [
-        ("iclr2017", 2, (0,), 2, 2, 16, 32),
-        ("iclr2017", 1, (F(-1, 2), F(-1, 2)), 1, 1, F(9, 8), F(9, 4)),
-        ("v3", 2, (0,), 2, 2, 16, 32),
-    ],
+@by_name(
+    {
+        "form": "iclr2017",
+        "max_sigma": 2,
+        "layers": (0,),
+        "R": 2,
+        "Sigma": 2,
+        "left": 16,
+        "right": 32,
+    },
+    {
+        "form": "iclr2017",
+        "max_sigma": 1,
+        "layers": (F(-1, 2), F(-1, 2)),
+        "R": 1,
+        "Sigma": 1,
+        "left": F(9, 8),
+        "right": F(9, 4),
+    },
+    {
+        "form": "v3",
+        "max_sigma": 2,
+        "layers": (0,),
+        "R": 2,
+        "Sigma": 2,
+        "left": 16,
+        "right": 32,
+    },
 )
 def test_the_printed_gradient_bounds_fail(
     form, max_sigma, layers, R, Sigma, left, right
 ):
-    """By hand, as the smallest of the lattice and of the runs, and by automatic
-    differentiation.
+    """By hand, and by automatic differentiation.
+
+    The points are the smallest of the lattice and of the runs.
     """
     factors = [1 + a for a in layers]
     E = math.prod(factors) - R
     others = [math.prod(factors[:i] + factors[i + 1 :]) for i in range(len(factors))]
-    excess, tau, depth = E**2 * Sigma, max(abs(F(a)) for a in layers), len(layers)
+    excess = E**2 * Sigma
+    tau = max(abs(F(a)) for a in layers)
+    depth = len(layers)
     exponent = {"iclr2017": depth - 1, "v3": 2 * depth - 2}[form]
     assert sum((2 * E * Sigma * other) ** 2 for other in others) == left
     assert 4 * depth * (1 - tau) ** exponent * Sigma**2 * excess == right > left
@@ -99,7 +127,8 @@ def test_the_printed_gradient_bounds_fail(
 
 
 def test_the_order_of_factors():
-    second, third = np.array([[1, 1], [0, 1]]), np.array([[1, 0], [1, 1]])
+    second = np.array([[1, 1], [0, 1]])
+    third = np.array([[1, 0], [1, 1]])
     error = third @ second
 
     def excess(entry):
@@ -120,8 +149,9 @@ def test_the_constant_is_the_variance_of_the_noise():
 
 
 def assert_the_midpoint_cannot_move(a, rho):
-    """a[0] is the midpoint of a[2] and a[3], which stay; squared norms are within rho
-    of 1.
+    """a[0] is the midpoint of a[2] and a[3], which stay.
+
+    Squared norms are within rho of 1.
     """
     assert (abs(square(a) - 1) <= rho).all()
     # The two moves are a basis of the plane, so V has rank 2, and V relu = 0 only where
@@ -150,26 +180,26 @@ def test_the_constant_two_is_sharp():
 
 
 def test_one_bias_for_all_units_fails_and_a_bias_for_each_does_not():
-    rho, a, b = (
-        F(1, 4),
-        fractions((1, F(1, 2)), (1, F(-1, 2))),
-        fractions((2, 5), (-3, 7)),
-    )
+    rho = F(1, 4)
+    a = fractions((1, F(1, 2)), (1, F(-1, 2)))
+    b = fractions((2, 5), (-3, 7))
     assert square(a).tolist() == [1 + rho] * 2
     assert 3 * rho <= square(a[0] - a[1]) < 6 * rho
 
     def moves(bias):
-        """V relu(U h + s) at both points, where U = a and unit i alone would move a_i
-        to b_i.
+        """V relu(U h + s) at both points.
+
+        There U = a, and unit i alone would move a_i to b_i.
         """
         return np.maximum(a @ a.T + bias, F(0)) @ (
             (b - a) / (square(a) + bias)[:, None]
         )
 
-    common, own = -(1 - 2 * rho), -a[0] @ a[1]
-    assert a[0] @ a[1] + common == F(1, 4) and own == F(-3, 4)
+    common = -(1 - 2 * rho)
+    bias_of_each = -a[0] @ a[1]
+    assert a[0] @ a[1] + common == F(1, 4) and bias_of_each == F(-3, 4)
     assert (a[1] + moves(common)[1] - b[1] == (b[0] - a[0]) / 3).all()
-    assert (a + moves(own) == b).all()
+    assert (a + moves(bias_of_each) == b).all()
     # The margin is at least (D - 2 rho') / 2 at rational points of the plane, for any
     # D.
     lattice = fractions(*itertools.product([F(x, 8) for x in range(-10, 11)], repeat=2))
@@ -186,7 +216,8 @@ def test_the_separations_of_the_chain():
         assert given < 3 * rho / 3  # what Lemma B.1 as printed needs
     # A unit vector q and z with |z|^2 = <q, z> = 1 - rho' have squared distance rho',
     # not 3 rho'.
-    rho, inner = F(1, 10), 1 - F(1, 10)
+    rho = F(1, 10)
+    inner = 1 - F(1, 10)
     assert 1 + (1 - rho) - 2 * inner == rho
     assert 1 + (1 - rho) - 2 * (1 - F(3, 2) * rho) == 2 * rho
 
@@ -197,13 +228,16 @@ def chi_square_tail(dof, half) -> F:
 
 
 def test_ten_log_n_over_rho_squared_is_too_narrow():
-    n, rho = 100, 2
+    n = 100
+    rho = 2
     k = paper.theorem_3_2_width(n, rho)
     # log 100 is above 4.4 and below 4.8, so 2.5 log 100 rounds up to 12.
     assert k == 12 and exp_bounds(F(44, 10))[1] < 100 < exp_bounds(F(48, 10))[0]
-    low, high = k * (1 - F(rho, 3)) / 2, k * (1 + F(rho, 3)) / 2
+    low = k * (1 - F(rho, 3)) / 2
+    high = k * (1 + F(rho, 3)) / 2
     assert (low, high) == (2, 10)
-    above_low, above_high = chi_square_tail(k, low), chi_square_tail(k, high)
+    above_low = chi_square_tail(k, low)
+    above_high = chi_square_tail(k, high)
     assert (above_low, above_high) == (F(109, 15), F(4433, 3))
     inside = above_low / exp_bounds(2)[0] - above_high / exp_bounds(10)[1]
     assert inside < F(917, 1000) and inside**n < F(2, 10000)
@@ -216,8 +250,9 @@ def test_standard_normal_entries_do_not_keep_norms():
 
 
 def share_of_close_pairs(k) -> F:
-    """P(<q, q'> >= 1/2) of random unit vectors in R^k, k odd: density ~ (1 - t^2)^((k -
-    3) / 2).
+    """P(<q, q'> >= 1/2) of random unit vectors in R^k, k odd.
+
+    The density is proportional to (1 - t^2)^((k - 3) / 2).
     """
     power = (k - 3) // 2
 
@@ -235,7 +270,8 @@ def test_random_unit_vectors_come_closer_than_printed():
     for r, k in ((2, 3), (100, 19)):
         assert exp_bounds(F(k, 4))[0] > r  # k > 4 log r
     assert share_of_close_pairs(3) == F(1, 4)
-    share, pairs = share_of_close_pairs(19), math.comb(100, 2)
+    share = share_of_close_pairs(19)
+    pairs = math.comb(100, 2)
     assert share == F(106384445, 2**33) and 61 < pairs * share < 62
     # Chebyshev, for pairwise independent events: P(none) <= (1 - p) / (N p).
     assert (1 - share) / (pairs * share) < F(17, 1000)

@@ -23,7 +23,9 @@ from tests.intervals import (
 )
 
 # The eigenvalues of F14's smallest case: -A, -B and r (COSINE +- i SINE).
-A, B, COSINE = Fraction(16), Fraction(1), Fraction(-4, 5)
+A = Fraction(16)
+B = Fraction(1)
+COSINE = Fraction(-4, 5)
 CELLS = 600
 
 
@@ -38,15 +40,18 @@ CELLS = 600
 )
 def test_enclosures_hold_the_values_and_are_narrow(function, reference, points):
     for x in points:
-        found, value = function(number(x)), reference(x)
+        enclosure = function(number(x))
+        value = reference(x)
         slack = 4e-16 * max(abs(value), 1)  # of the C library's value
         assert (
-            found.low / intervals.ONE <= value + slack
-            and found.high / intervals.ONE >= value - slack
+            enclosure.low / intervals.ONE <= value + slack
+            and enclosure.high / intervals.ONE >= value - slack
         )
-        assert (found.high - found.low) / intervals.ONE < 1e-11 * max(abs(value), 1)
+        assert (enclosure.high - enclosure.low) / intervals.ONE < 1e-11 * max(
+            abs(value), 1
+        )
         wide = function(between(x, x + 1e-4))
-        assert wide.low <= found.low and wide.high >= found.high
+        assert wide.low <= enclosure.low and wide.high >= enclosure.high
 
 
 def test_pi_and_a_product_of_signs():
@@ -58,8 +63,11 @@ def test_pi_and_a_product_of_signs():
 
 
 def longest_way(r, from_lower, squared):
-    """``|w_rho|`` of F10 for rho^2 = `squared`, an interval, on one of the triangle's
-    lower edges.
+    """``|w_rho|`` of F10 on one of the triangle's lower edges.
+
+    rho^2 is `squared`, an interval. The pairs (|R x|^2, <x, R x>) fill the triangle of
+    (B^2, -B), (r^2, r COSINE) and (A^2, -A), so rho cos alpha_rho lies on the edge over
+    rho^2.
 
     The pairs (|R x|^2, <x, R x>) fill the triangle of (B^2, -B), (r^2, r COSINE) and
     (A^2, -A), so rho cos alpha_rho lies on the edge over rho^2.
@@ -88,8 +96,9 @@ def largest_on_edge(r, from_lower):
 
 @pytest.mark.slow
 def test_the_longest_ways_of_the_two_edges_change_places():
-    """So they are equal for an r in (9, 9.25), where F14 says that L is larger than
-    both.
+    """So they are equal for an r in (9, 9.25).
+
+    There F14 says that L is larger than both.
     """
     before = [largest_on_edge(Fraction(9), from_lower) for from_lower in (True, False)]
     after = [
@@ -103,7 +112,8 @@ def test_the_longest_ways_of_the_two_edges_change_places():
 
 def test_the_longest_ways_are_not_at_a_corner():
     """For r in [9, 9.25], while the longest are above 4.42 by the test above."""
-    log_r, turned = log(between(9, Fraction(37, 4))), TWO * PI - arccos(number(COSINE))
+    log_r = log(between(9, Fraction(37, 4)))
+    turned = TWO * PI - arccos(number(COSINE))
     assert (log_r * log_r + turned * turned).sqrt().below(Fraction(44, 10))
     for modulus in (A, B):
         log_modulus = log(number(modulus))
@@ -124,8 +134,9 @@ def cosh(x):
 
 
 def is_proved(q_low, q_high, g_low, g_high):
-    """Whether the inequality holds on a box; q, psi and 1/g are largest at its
-    corners.
+    """Whether the inequality holds on a box.
+
+    Its corners have the largest q, psi and 1/g.
     """
     cosine = cosh(q_low) / cosh(g_high)
     # At q = g the cosine is 1 and psi is 0.
@@ -135,7 +146,8 @@ def is_proved(q_low, q_high, g_low, g_high):
         else ZERO.hull(arccos(number(Fraction(999, 1000))))
     )
     turned = PI + psi
-    q, g = number(q_high), number(g_low)
+    q = number(q_high)
+    g = number(g_low)
     left = q * q + turned * turned
     right = number(LARGEST_RATIO) * number(LARGEST_RATIO) * (g * g + PI * PI)
     return left.high < right.low
@@ -145,12 +157,14 @@ def is_proved(q_low, q_high, g_low, g_high):
 def test_pairs_alone_are_within_23_percent():
     """By bisection up to g = 21, and beyond it with q <= g and psi < pi / 2."""
     half_pi = PI / TWO
-    turned, g = PI + half_pi, number(21)
+    turned = PI + half_pi
+    g = number(21)
     # (g^2 + (3 pi/2)^2) / (g^2 + pi^2) falls as g grows.
     assert (turned * turned + g * g).high < (
         number(LARGEST_RATIO) * (PI * PI + g * g)
     ).low
-    boxes, tried = [(Fraction(0), Fraction(21), Fraction(0), Fraction(21))], 0
+    boxes = [(Fraction(0), Fraction(21), Fraction(0), Fraction(21))]
+    tried = 0
     while boxes:
         q_low, q_high, g_low, g_high = boxes.pop()
         if q_low > g_high:

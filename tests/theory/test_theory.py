@@ -1,5 +1,6 @@
-"""The numbered statements of docs/theory, step by step; each page says which test
-checks which.
+"""The numbered statements of docs/theory, step by step.
+
+Each page says which test checks which.
 """
 
 import functools
@@ -143,11 +144,9 @@ def test_no_vector_gets_further_than_its_layers_carry_it():
     """F4, F6 and F7 for random layers, and every step of the proof of F4."""
     rng = np.random.default_rng(0)
     for _ in range(200):
-        d, depth, tau = (
-            int(rng.integers(2, 6)),
-            int(rng.integers(2, 6)),
-            rng.uniform(0.05, 0.95),
-        )
+        d = int(rng.integers(2, 6))
+        depth = int(rng.integers(2, 6))
+        tau = rng.uniform(0.05, 0.95)
         A = random_ball.layers(rng, "boundary", np.array([tau]), depth, d)[0]
         path = [rng.standard_normal(d)]
         for layer in A:
@@ -187,11 +186,14 @@ def test_the_logarithm_of_a_disc_is_convex(tau):
 
 @pytest.mark.parametrize("rho", [0.01, 0.1, 0.3])
 def test_lemma_b1_moves_the_points_of_a_set_and_no_others(rho):
-    """E1 and E2 at random points with squared norms anywhere in [1 - rho', 1 +
-    rho'].
+    """E1 and E2 at random points.
+
+    Their squared norms are anywhere in [1 - rho', 1 + rho'].
     """
     rng = np.random.default_rng(3)
-    count, least, k = 0, math.inf, 64
+    count = 0
+    least = math.inf
+    k = 64
     for _ in range(50):
         directions = rng.standard_normal((6, k))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -214,16 +216,17 @@ def test_lemma_b1_moves_the_points_of_a_set_and_no_others(rho):
         products = a[S] @ a.T
         products[np.arange(len(S)), S] = -np.inf
         t = products.max(1)
-        own = np.sum(a[S] ** 2, axis=1) - t
-        assert (own >= (D - 2 * rho) / 2 - ROUNDING).all()  # E1
+        inside = np.sum(a[S] ** 2, axis=1) - t
+        assert (inside >= (D - 2 * rho) / 2 - ROUNDING).all()  # E1
         # Thresholds are halfway up, so that rounding does not decide which units are
         # silent.
         s = np.zeros(k)
-        s[: len(S)] = -(t + own / 2)
-        U, V = np.zeros((k, k)), np.zeros((k, k))
+        s[: len(S)] = -(t + inside / 2)
+        U = np.zeros((k, k))
+        V = np.zeros((k, k))
         b = rng.standard_normal(a.shape)
         U[: len(S)] = a[S]
-        V[:, : len(S)] = (b[S] - a[S]).T / (own / 2)
+        V[:, : len(S)] = (b[S] - a[S]).T / (inside / 2)
         expected = a.copy()
         expected[S] = b[S]
         moved = np.asarray(apply_block(a.T, U, V, s)).T
@@ -235,13 +238,15 @@ def test_lemma_b1_moves_the_points_of_a_set_and_no_others(rho):
 def plan(request):
     """(points, labels, plan) of the adaptive method at one width."""
     rng = np.random.default_rng(request.param)
-    h, y = rng.standard_normal((101, request.param)), rng.integers(0, 4, 101)
+    h = rng.standard_normal((101, request.param))
+    y = rng.integers(0, 4, 101)
     return h, y, adaptive.plan_adaptive(h, 4, 16, rng, np.float64)
 
 
 def test_the_gaps_that_thresholds_go_into(plan):
-    """E6 in decreasing norm, E7, and the property of the code's own order that the
-    proof uses.
+    """E6 in decreasing norm, E7, and a property of the code's own order.
+
+    The proof uses that property.
     """
     h, _, decided = plan
     viewpoint = adaptive.choose_viewpoint(h)
@@ -273,15 +278,15 @@ def test_activations_of_a_block_are_triangular(plan):
     assert not np.maximum(U @ decided.surrogates.T + s[:, None], 0).any()
     V = construct.solve(decided, h, y, np.float64).V
     moves = in_blocks(decided.surrogates[y[decided.order]] - h[decided.order], width)
-    own = np.stack(
+    diagonal = np.stack(
         [
             activations[i : i + width, i : i + width]
             for i in range(0, len(h) - width + 1, width)
         ]
     )
-    full = len(own)
+    full = len(diagonal)
     np.testing.assert_allclose(
-        V[:full] @ own, np.swapaxes(moves, 1, 2)[:full], atol=1e-8
+        V[:full] @ diagonal, np.swapaxes(moves, 1, 2)[:full], atol=1e-8
     )
     # The last block: V' relu(U' q_j + s') = e_j.
     output_V = construct.solve_output(decided, np.float64)

@@ -1,5 +1,7 @@
-"""Theorem 2.1 has nothing to do with it: a toy that sums its trials, for the tests of
-`run`.
+"""A toy experiment, for the tests of `run`: it sums its trials.
+
+It names Theorem 2.1, as every experiment has a claim. Command: python -m
+tests.toy.experiment
 
 Command: python -m tests.toy.experiment
 """

@@ -64,8 +64,9 @@ def directory(saved, tmp_path):
 
 
 def restore(directory, settings=SETTINGS, expected=None):
-    """(the restored checkpoint, warnings); checks that the state is exactly what was
-    saved.
+    """(the restored checkpoint, warnings).
+
+    Checks that the state is exactly what was saved.
     """
     warned = []
     with Checkpoints(
@@ -266,27 +267,25 @@ def test_a_step_that_is_not_newer_is_refused(directory):
 W = np.arange(3, dtype=np.float32)
 
 
-def same(saved, found):
-    """Whether two trees have the same containers, keys in the same order, and
-    arrays.
-    """
+def same(saved, restored):
+    """Whether two trees have the same containers, order of keys, and arrays."""
     if isinstance(saved, dict | flax.core.FrozenDict):
         keys = [(type(key), key) for key in saved]
-        alike = type(saved) is type(found) and keys == [
-            (type(key), key) for key in found
+        alike = type(saved) is type(restored) and keys == [
+            (type(key), key) for key in restored
         ]
-        return alike and all(same(saved[key], found[key]) for key in saved)
+        return alike and all(same(saved[key], restored[key]) for key in saved)
     if isinstance(saved, list | tuple):
-        alike = type(saved) is type(found) and len(saved) == len(found)
-        return alike and all(map(same, saved, found))
+        alike = type(saved) is type(restored) and len(saved) == len(restored)
+        return alike and all(map(same, saved, restored))
     if saved is None:
-        return found is None
+        return restored is None
     array = np.asarray(saved)
     return (
-        type(found) is np.ndarray
-        and (found.dtype, found.shape) == (array.dtype, array.shape)
-        and found.dtype.isnative
-        and found.tobytes() == array.tobytes()
+        type(restored) is np.ndarray
+        and (restored.dtype, restored.shape) == (array.dtype, array.shape)
+        and restored.dtype.isnative
+        and restored.tobytes() == array.tobytes()
     )
 
 
@@ -430,10 +429,10 @@ def test_checkpoints_of_before_containers_were_kept_are_read(tmp_path, monkeypat
     with Checkpoints(tmp_path / "old", settings=SETTINGS) as checkpoints:
         checkpoints.save(1, state_of(1), extra_of(1))
     monkeypatch.undo()
-    found = load_variables(tmp_path / "old")
-    assert found.keys() == {"params", "fixed", "batch_stats"}
+    variables = load_variables(tmp_path / "old")
+    assert variables.keys() == {"params", "fixed", "batch_stats"}
     np.testing.assert_array_equal(
-        found["params"]["conv"]["kernel"], state_of(1)["params"]["conv"]["kernel"]
+        variables["params"]["conv"]["kernel"], state_of(1)["params"]["conv"]["kernel"]
     )
     assert restore(tmp_path / "old")[0][0] == 1
 

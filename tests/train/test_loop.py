@@ -1,5 +1,6 @@
-"""The training loop: records when they are due, stops and kills at any step, records by
-hand.
+"""The training loop: records when they are due, and by hand.
+
+It is stopped and killed at any step.
 """
 
 import functools
@@ -16,6 +17,9 @@ from identity_matters.train.checkpoint import CheckpointError, Checkpoints
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.parallel import ParallelSteps
 from tests import toy_training as toy
+
+# Equal bits are promised of the programs that users run.
+pytestmark = pytest.mark.compiled_for_users
 
 TASK = toy.make_task()
 STEPS = 8
@@ -39,9 +43,7 @@ def make_parallel(devices):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """The steps of the toy task on one device, compiled once for all runs of this
-    file.
-    """
+    """The steps of the toy task on one device, compiled once for this file."""
     return make_parallel(jax.devices()[:1])
 
 
@@ -152,7 +154,8 @@ class DyingLog(toy.Log):
 
     def __init__(self, line, after):
         super().__init__()
-        self._line, self._after = line, after
+        self._line = line
+        self._after = after
 
     def append(self, record):
         dies = len(self.records) == self._line
@@ -168,7 +171,8 @@ def test_a_run_killed_at_any_record_ends_as_if_it_had_not_been(
     run, resume, tmp_path, after
 ):
     for line in range(len(EXPECTED)):
-        directory, killed = tmp_path / str(line), DyingLog(line, after)
+        directory = tmp_path / str(line)
+        killed = DyingLog(line, after)
         with pytest.raises(Killed):
             run(directory, killed)
         # Checkpoints are at 2, 4 and 6; the record due at a step comes before its
@@ -190,7 +194,8 @@ class LosingLog(DyingLog):
 
 def test_records_that_no_checkpoint_counts_may_be_lost(run, resume, tmp_path):
     for line in range(len(EXPECTED)):
-        directory, killed = tmp_path / str(line), LosingLog(line)
+        directory = tmp_path / str(line)
+        killed = LosingLog(line)
         with pytest.raises(Killed):
             run(directory, killed)
         del killed.records[killed.flushed :]
@@ -219,8 +224,9 @@ def test_an_evaluation_that_is_stopped_is_made_up_for(
 def test_a_dispatch_in_flight_changes_nothing(
     run, resume, compiled, tmp_path, monkeypatch
 ):
-    """As on accelerators, where the next dispatch runs while the sums of the last one
-    are read.
+    """As on accelerators.
+
+    There the next dispatch runs while the sums of the last one are read.
     """
     monkeypatch.setattr(compiled, "on_cpu", False)
     resume(tmp_path / "from the start", toy.Log())
@@ -289,10 +295,12 @@ def test_examples_that_were_not_counted_are_an_error(
 
 
 def test_four_devices_and_several_steps_a_dispatch(run, uninterrupted, tmp_path):
-    """The numbers are those of one device, up to rounding; also checks what the log is
-    told.
+    """The numbers are those of one device, up to rounding.
+
+    Also checks what the log is told.
     """
-    log, profile_dir = toy.Log(), tmp_path / "profile"
+    log = toy.Log()
+    profile_dir = tmp_path / "profile"
     four = make_parallel(jax.devices())
     run(tmp_path, log, four, steps_per_dispatch=2, profile_dir=str(profile_dir))
     for ours, theirs in zip(log.records, uninterrupted[0], strict=True):
@@ -336,7 +344,8 @@ def test_the_time_left_is_that_of_steps_and_evaluations():
 
 def test_dispatches_end_where_something_is_due():
     intervals = Intervals(50, 8, 10, 25, 40)
-    ends, step = [], 0
+    ends = []
+    step = 0
     while step < 50:
         step = intervals.dispatch_end(step)
         ends.append(step)
@@ -450,7 +459,8 @@ def test_the_result_names_last_and_best_step_and_adds_up_seconds():
         if step:
             since = training_records.MetricSums()
             since.add(step - 1, sums([8 * step, 8 * step]))
-            since.seconds, since.compile_seconds = 16 / step, 1.0
+            since.seconds = 16 / step
+            since.compile_seconds = 1.0
             records.append(
                 since.record(
                     step=step,

@@ -16,8 +16,9 @@ from tests import forked
 
 @pytest.fixture
 def gathered(monkeypatch):
-    """gathered(f) makes `gather` return ``f(value)``, the values of processes 0, 1,
-    ...
+    """gathered(f) makes `gather` return ``f(value)``.
+
+    That holds the values of processes 0, 1, ...
     """
 
     def pretend(values):
@@ -50,7 +51,7 @@ def test_alone_nothing_happens():
     ],
 )
 def test_a_difference_is_named_with_both_values(gathered, values, message):
-    gathered(lambda _: [{"values": one, "error": None} for one in values])
+    gathered(lambda _: [{"values": value, "error": None} for value in values])
     with pytest.raises(ValueError, match=message):
         multihost.check_agreement({})
     gathered(lambda _: [{"values": values[0], "error": None}] * 3)
@@ -83,7 +84,7 @@ def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
     with pytest.raises(ValueError, match="process 0: no data here"):
         multihost.check_agreement({}, ValueError("no data here\nor there"))
     gathered(lambda mine: [mine or {"error": "RunError: it is finished"}, None])
-    with pytest.raises(KeyError, match="x"):  # process 0 raises its own error
+    with pytest.raises(KeyError, match=r"^'x'$"):  # process 0 raises its own error
         multihost.on_process_0(lambda: {}["x"])
     monkeypatch.setattr(multihost, "is_process_0", lambda: False)
     with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):
@@ -115,16 +116,17 @@ _SENT = {
 
 
 def _receive(address, process_id):
-    """Ends with 0 if what process 0 sent arrives bit for bit; processes start from
-    other arrays.
+    """Ends with 0 if what process 0 sent arrives bit for bit.
+
+    Processes start from other arrays.
     """
     multihost.initialize(address, 2, process_id)
-    own = _SENT if process_id == 0 else jax.tree.map(np.ones_like, _SENT)
-    found = multihost.arrays_from_process_0(own)
+    state = _SENT if process_id == 0 else jax.tree.map(np.ones_like, _SENT)
+    received = multihost.arrays_from_process_0(state)
     equal = all(
-        found[name].dtype == sent.dtype
-        and found[name].shape == sent.shape
-        and found[name].tobytes() == sent.tobytes()
+        received[name].dtype == sent.dtype
+        and received[name].shape == sent.shape
+        and received[name].tobytes() == sent.tobytes()
         for name, sent in _SENT.items()
     )
     os._exit(0 if equal else 5)

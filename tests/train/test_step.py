@@ -12,9 +12,14 @@ from identity_matters.train import parallel
 from identity_matters.train import step as steps
 from tests import toy_training as toy
 
+# Equal bits are promised of the programs that users run.
+pytestmark = pytest.mark.compiled_for_users
+
 # 7 examples in batches of 3: seven steps are three epochs, and most epochs end inside a
 # batch.
-EXAMPLES, BATCH_EXAMPLES, STEPS = 7, 3, 7
+EXAMPLES = 7
+BATCH_EXAMPLES = 3
+STEPS = 7
 
 
 @pytest.mark.parametrize("batch_examples", [1, 3, 7, 20])
@@ -34,8 +39,8 @@ def test_any_step_can_be_looked_up(first_step):
     whole = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, 0, STEPS)
     for last in range(first_step + 1, STEPS + 1):
         later = batch_plan(5, EXAMPLES, BATCH_EXAMPLES, first_step, last - first_step)
-        for found, expected in zip(later, whole, strict=True):
-            np.testing.assert_array_equal(found, expected[first_step:last])
+        for batch, expected in zip(later, whole, strict=True):
+            np.testing.assert_array_equal(batch, expected[first_step:last])
 
 
 def test_the_order_is_the_same_on_every_machine_and_version():
@@ -82,12 +87,10 @@ def state(key):
 
 
 def on_devices(step, batch, devices=1):
-    """The result of ``step(share)`` on each device, or on one device that has the whole
-    batch.
-    """
+    """``step(share)`` on each device, or on one device that has the whole batch."""
     shares = jax.tree.map(lambda x: x.reshape(devices, -1, *x.shape[1:]), batch)
-    found = jax.jit(jax.vmap(step, axis_name=steps.AXIS_NAME))(shares)
-    return found if devices > 1 else jax.tree.map(lambda x: x[0], found)
+    outputs = jax.jit(jax.vmap(step, axis_name=steps.AXIS_NAME))(shares)
+    return outputs if devices > 1 else jax.tree.map(lambda x: x[0], outputs)
 
 
 def train(state, batch, key, axis_name=steps.AXIS_NAME, devices=1):
@@ -113,7 +116,8 @@ def whole(batch, state, key):
 def test_one_step_by_hand(batch, state, whole, key):
     new, sums = whole
     variables = {name: state[name] for name in ("params", "fixed", "batch_stats")}
-    x, labels = batch["images"], batch["labels"]
+    x = batch["images"]
+    labels = batch["labels"]
     keys = example_keys(jax.random.split(key)[1], batch["epochs"], batch["indices"])
 
     def loss(params):
@@ -144,8 +148,9 @@ def test_one_step_by_hand(batch, state, whole, key):
 
 
 def test_augmentation_and_dropout_draw_from_different_keys(batch, state, key):
-    """Each example's keys are those of its epoch and index, from one half of the step's
-    key.
+    """Each example's keys are those of its epoch and index.
+
+    They come from one half of the step's key.
     """
     seen = {}
 
@@ -163,13 +168,13 @@ def test_augmentation_and_dropout_draw_from_different_keys(batch, state, key):
         steps.training_step(task, state, share, key)
         return {purpose: jax.random.key_data(keys) for purpose, keys in seen.items()}
 
-    found = on_devices(keys_of_step, batch)
+    drawn = on_devices(keys_of_step, batch)
     for purpose, half in zip(
         ("augmentation", "dropout"), jax.random.split(key), strict=True
     ):
         expected = example_keys(half, batch["epochs"], batch["indices"])
-        np.testing.assert_array_equal(found[purpose], jax.random.key_data(expected))
-    assert not np.any(np.all(found["augmentation"] == found["dropout"], axis=1))
+        np.testing.assert_array_equal(drawn[purpose], jax.random.key_data(expected))
+    assert not np.any(np.all(drawn["augmentation"] == drawn["dropout"], axis=1))
 
 
 def test_what_is_not_trained_and_types(batch, state, whole):
@@ -216,7 +221,8 @@ def by_hand(state, x, labels):
 
 
 def test_evaluation_counts_only_real_examples(batch, state):
-    x, labels = batch["images"], batch["labels"]
+    x = batch["images"]
+    labels = batch["labels"]
     is_real = np.arange(BATCH) < 5
     padded = np.where(is_real[:, None, None, None], x, np.float32(np.nan))
     sums = evaluate(
@@ -289,7 +295,8 @@ def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
 def test_every_test_example_counts_once(key, state, evaluation_batch_examples):
     task, on_four = make_steps(evaluation_batch_examples=evaluation_batch_examples)
     sums = on_four.evaluate(on_four.start(key, jax.device_get(state)))
-    images, labels = toy.eval_input(task.data.test_images), task.data.test_labels
+    images = toy.eval_input(task.data.test_images)
+    labels = task.data.test_labels
     for name, expected in by_hand(state, images, labels).items():
         np.testing.assert_allclose(sums[name], expected, rtol=1e-6)
         assert sums[name].dtype == np.float64
@@ -330,8 +337,9 @@ def test_devices_share_the_rows_of_each_step(dispatch):
 
 
 def test_arrays_give_each_process_its_rows():
-    data, whole = toy.make_task().data, batch_plan(0, toy.TRAIN_EXAMPLES, 8, 2, 1)
+    data = toy.make_task().data
+    whole = batch_plan(0, toy.TRAIN_EXAMPLES, 8, 2, 1)
     for rows in (slice(0, 4), slice(4, 8)):
-        own = train_batch(data, 0, 8, rows, step=2)
+        share = train_batch(data, 0, 8, rows, step=2)
         for name, expected in zip(("indices", "epochs"), whole, strict=True):
-            np.testing.assert_array_equal(own[name], expected[0, rows])
+            np.testing.assert_array_equal(share[name], expected[0, rows])

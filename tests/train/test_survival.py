@@ -99,26 +99,31 @@ class Run:
     def wait(self) -> list[tuple[int, str]]:
         """(exit code, stderr) of each process."""
         try:
-            ended = [one.wait(LONGEST_WAIT_SECONDS) for one in self.started]
+            ended = [training.wait(LONGEST_WAIT_SECONDS) for training in self.started]
         finally:
-            for one in self.started:
-                one.process.kill()
-        return [(one.returncode, one.stderr) for one in ended]
+            for training in self.started:
+                training.process.kill()
+        return [(training.returncode, training.stderr) for training in ended]
 
     def signal_in_training(self, sent: int, after_seconds: float) -> None:
-        """Sends a signal to the last process a little after the run has written a
-        line.
+        """Sends a signal to the last process.
+
+        It comes a little after the run has written a line.
         """
-        lines, size = self.directory / "metrics.jsonl", 0
+        lines = self.directory / "metrics.jsonl"
+        size = 0
         deadline = time.monotonic() + LONGEST_WAIT_SECONDS
         while True:
             # A resumed training first cuts the file back to its checkpoint.
-            before, lines = size, self.directory / "metrics.jsonl"
+            before = size
+            lines = self.directory / "metrics.jsonl"
             size = lines.stat().st_size if lines.exists() else 0
             if size > before > 0:
                 break
             assert time.monotonic() < deadline, "it logs nothing"
-            assert all(one.process.is_alive() for one in self.started), self.wait()
+            assert all(training.process.is_alive() for training in self.started), (
+                self.wait()
+            )
             time.sleep(0.02)
         time.sleep(after_seconds)
         os.kill(self.started[-1].process.pid, sent)
@@ -139,8 +144,9 @@ class Run:
         )
 
     def end(self) -> dict:
-        """Runs to the end; its status, lines without timings, and the last checkpoint's
-        digests.
+        """Runs to the end.
+
+        Its status, lines without timings, and the last checkpoint's digests.
         """
         self.start()
         for code, error in self.wait():
@@ -162,7 +168,9 @@ class Run:
 def test_killed_and_told_to_stop_it_ends_the_same(tmp_path):
     whole = Run(tmp_path / "whole").end()
     assert whole["status"] == "done" and len(whole["arrays"]) > 5
-    run, rng, met = Run(tmp_path / "disturbed"), random.Random(0), 0
+    run = Run(tmp_path / "disturbed")
+    rng = random.Random(0)
+    met = 0
     codes = {signal.SIGTERM: INTERRUPTED_CODE, signal.SIGINT: CTRL_C_CODE}
     for sent in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
         run.start()
@@ -207,7 +215,8 @@ def test_two_processes_train_as_one_and_survive_as_one(tmp_path):
         changed = (*SMALL_IMAGENET, f"--config.data.data_dir={tmp_path}")
         return Run(tmp_path / name, "imagenet", changed, count, devices=4 // count)
 
-    alone, whole = make("alone", 1).end(), make("whole", 2).end()
+    alone = make("alone", 1).end()
+    whole = make("whole", 2).end()
     assert alone["lines"][-1]["processes"] == 1 and whole["lines"][-1]["processes"] == 2
     assert len(alone["lines"]) == len(whole["lines"])
     for ours, theirs in zip(alone["lines"], whole["lines"], strict=True):

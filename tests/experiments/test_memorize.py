@@ -1,0 +1,63 @@
+"""experiments/memorize.py: its data, the printed width, and the groups of a trade."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import memorize
+from experiments.measurements import memorize as measurements
+from identity_matters.images import datasets
+
+
+def test_all_digits_are_fitted_in_their_order():
+    data = {"dataset": "digits", "examples": (0, 5), "data_dir": "/nowhere"}
+    cells = memorize.trials(
+        variant="digits", separation={**data, "features": 0, "num_classes": 0}
+    )
+    assert [measurements.build(**cell).examples for cell in cells] == [1797, 5]
+    assert [(cell["features"], cell["num_classes"]) for cell in cells] == [(64, 10)] * 2
+    x, y = measurements.load_images("digits", "/nowhere")
+    images, labels = datasets.load("digits", "all", "/nowhere")
+    np.testing.assert_array_equal(y, labels)
+    flat = images.reshape(1797, 64) / 16
+    norms = np.linalg.norm(flat, axis=1, keepdims=True)
+    np.testing.assert_allclose(x, flat / norms, rtol=1e-6, atol=1e-7)
+
+
+def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
+    data = {"dataset": "synthetic", "examples": 300, "features": 1000, "num_classes": 2}
+    trial = types.SimpleNamespace(**data, data_dir="", draws=4)
+    record = measurements.measure_printed_width(trial, jax.random.key(0))
+    outside = np.array(record["norms_outside"])
+    # Binomial counts: four standard deviations of the mean of four draws.
+    expected = record["expected_norms_outside"]
+    assert (
+        abs(outside.mean() - expected) < 4 * np.sqrt(expected / 4) and outside.min() > 0
+    )
+
+    monkeypatch.setattr("identity_matters.paper.theorem_3_2_width", lambda n, rho: 4000)
+    wide = measurements.measure_printed_width(trial, jax.random.key(0))
+    assert not any(wide["norms_outside"]) and wide["expected_norms_outside"] < 1e-6
+
+
+def test_the_trade_builds_the_largest_groups():
+    settings = memorize.get_config("few_numbers_trade").to_dict()["few_numbers"]
+    small = {**settings, "examples": (60,), "word_bits": (34, 53), "widths": (6, 7)}
+    cells = [
+        measurements.build(**cell)
+        for cell in memorize.trials(variant="", few_numbers=small)
+    ]
+    sizes = [(cell.word_bits, cell.width, cell.group_points) for cell in cells]
+    # The chance 8!/8^8 = 0.0024 is above 0.002; so is that of 11 points in 15 of 16
+    # cells, etc.
+    assert sizes == [(34, 6, 8), (34, 7, 12), (53, 6, 11), (53, 7, 16)]
+    measured = measurements.measure_few_numbers(cells[1], jax.random.key(0))
+    assert measured["certified"] and measured["errors"] == 0
+    assert measured["largest_integer"] <= 2**34
+    assert measured["group_numbers"] == 4 * 5
+    assert measured["counting_lower_bound"] == pytest.approx(60 * np.log2(10) / 34)
+    # 4 in the projection, 20 in the groups, 100 + 10 r in the output; the rest does not
+    # contain r.
+    assert measured["numbers"] == 4 + 4 * 5 + 100 + 10 * 10 + 30 * 49 + 18 * 7 + 13

@@ -1,0 +1,150 @@
+"""Shortest paths to a matrix: exact ones in the plane, and numerical ones."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from identity_matters import matrices
+from identity_matters.linear.factorization import (
+    factorize,
+    polar_bound,
+    relative_product_error,
+)
+from identity_matters.linear.lower_bound import (
+    norm_lower_bound,
+)
+from identity_matters.linear.shortest_path import (
+    PathSettings,
+    _power_series,
+    layers_of_path,
+    smoothed_norm_and_gradient,
+)
+from tests.linear.plane_paths import (
+    plane_path_length,
+    stretched_turn,
+    turn,
+)
+
+
+def test_plane_path_length_in_closed_form():
+    # A pure stretch and a pure turn are geodesics.
+    assert plane_path_length(stretched_turn(0.0, 1.3)) == pytest.approx(1.3, rel=1e-9)
+    assert plane_path_length(turn(2.5)) == pytest.approx(2.5, rel=1e-12)
+    # Horocycle: theta + gd(g).
+    expected = 2.0 + math.atan(math.sinh(1.0))
+    assert plane_path_length(stretched_turn(2.0, 1.0)) == pytest.approx(
+        expected, rel=1e-12
+    )
+    # A shear by a is a horocycle with theta = gd(g), and has no rotation of its own.
+    g = math.asinh(0.5)
+    assert plane_path_length(np.array([[1.0, 1.0], [0, 1]])) == pytest.approx(
+        2 * math.atan(0.5)
+    )
+    assert math.atan(0.5) >= math.sinh(g) - math.atan(math.sinh(g))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_paths_in_the_plane_are_as_short_as_the_bound_at_any_determinant(seed):
+    """F11: the first start of the path is optimal in the plane.
+
+    This is so whatever the determinant.
+    """
+    R = np.random.default_rng(seed).standard_normal((2, 2))
+    R[0] *= np.sign(np.linalg.det(R))
+    depth = 4096
+    exact = plane_path_length(R)
+    A = factorize(R, depth, "path", path_settings=PathSettings(starts=0))
+    assert depth * np.linalg.norm(A[0], 2) == pytest.approx(exact, rel=exact / depth)
+    assert depth * norm_lower_bound(R, depth) == pytest.approx(exact, rel=exact / depth)
+
+
+@pytest.mark.parametrize(("theta", "g"), [(2.5, 1.0), (0.1, 2.0)])
+def test_shortest_path_reaches_the_exact_length_in_the_plane(theta, g):
+    """Two independent ways to one number: the formula and a numerical minimisation."""
+    R = stretched_turn(theta, g)
+    depth = 1024
+    norm = matrices.largest_spectral_norm(factorize(R, depth, "path"))
+    exact = plane_path_length(R)
+    assert exact < theta + g <= depth * polar_bound(g, depth)
+    # 24 pieces follow an arc to about (length / 24)^2 / 24; the layers add length / 2
+    # l.
+    assert exact * (1 - exact / depth) <= depth * norm <= exact * 1.005
+    lower = norm_lower_bound(R, depth)
+    assert norm >= lower * (1 - 1e-12) >= -math.expm1(-exact / depth)
+    # sup |w| is at most the length, and |e^z - 1| at most e^|z| - 1.
+    assert depth * math.log1p(lower) <= exact * (1 + 1e-12)
+
+
+def pieces_near_identity(m, d, size=0.1):
+    return np.eye(d) + size * np.random.default_rng(0).standard_normal((m, d, d))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_value_and_gradient_against_autodiff(share):
+    m = 4
+    d = 3
+    exponent = 8
+    pieces = pieces_near_identity(m, d)
+    coefficients = _power_series(share, 6)
+    moves = pieces_near_identity(m - 1, d).ravel()
+
+    def value(moves):
+        Y = jnp.concatenate(
+            [jnp.eye(d)[None], moves.reshape(m - 1, d, d), jnp.eye(d)[None]]
+        )
+        A = Y[1:] @ pieces @ jnp.linalg.inv(Y[:-1]) - jnp.eye(d)[None]
+        G = 0
+        power = A
+        for c in coefficients:
+            G = G + c * power
+            power = power @ A
+        gram = jnp.swapaxes(G, 1, 2) @ G
+        # p = 8 is the fourth power of the Gram matrix.
+        return (
+            jnp.log(jnp.trace(gram @ gram @ gram @ gram, axis1=1, axis2=2).sum())
+            / exponent
+        )
+
+    expected, expected_gradient = jax.value_and_grad(value)(jnp.asarray(moves))
+    norm, gradient = smoothed_norm_and_gradient(moves, pieces, coefficients, exponent)
+    assert norm == pytest.approx(float(expected), rel=1e-12)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_binomial_series():
+    # ((1.2)^{1/4} - 1) / (1/4); eight terms leave 0.2^9 / 9.
+    a = 0.2
+    share = 0.25
+    series = sum(c * a ** (k + 1) for k, c in enumerate(_power_series(share, 8)))
+    assert series == pytest.approx((1.2**share - 1) / share, abs=a**9)
+    assert _power_series(1.0, 8) == [1.0]
+
+
+@pytest.mark.parametrize("depth", [5, 7, 500])
+def test_layers_are_of_equal_length_and_keep_the_product(depth):
+    pieces = pieces_near_identity(5, 4, 0.05)
+    pieces[2] = np.eye(4)
+    A = layers_of_path(pieces, depth)
+    assert A.shape == (depth, 4, 4)
+    assert relative_product_error(A, np.linalg.multi_dot(pieces[::-1])) < 1e-13
+    if depth == 500:
+        norms = np.linalg.norm(A, 2, axis=(1, 2))
+        # Equal to the first order; a layer across a node may be shorter.
+        assert np.median(norms) == pytest.approx(norms.max(), rel=0.01)
+
+
+def test_pieces_far_from_the_identity_are_refused():
+    for far in ([[-1.0, 1e-3], [-1e-3, -1.0]], [[1000.0]]):
+        with pytest.raises(ValueError, match="needs more pieces"):
+            layers_of_path(np.array([far]), 3)
+    assert factorize(-np.eye(2), 8, path_settings=PathSettings(pieces=1)).shape == (
+        8,
+        2,
+        2,
+    )
+    with pytest.raises(ValueError, match="pieces must be at least 1, got 0"):
+        PathSettings(pieces=0)

@@ -1,0 +1,234 @@
+"""Values of runs in sentences and tables: numbers, verdicts, claims, printed bounds."""
+
+import dataclasses
+import math
+import string
+
+import pytest
+
+from identity_matters import paper, runs
+from identity_matters.report import (
+    build,
+    collection,
+    markdown,
+    numbers,
+    sentences,
+    tables,
+)
+from tests.measured import REFERENCE
+from tests.report.toy_runs import groups_of, write_run
+from tests.tables import by_name
+
+
+def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
+    for seed in (0, 1, 2):
+        write_run(tmp_path, seed)
+    (group,) = groups_of(tmp_path)
+    # Values 0.5, 1.5, 2.5: mean 1.5, standard deviation 1.
+    assert group.metric("norm") == "1.5 ± 1"
+    assert group.metric("cells") == "1"
+    write_run(tmp_path, 3, metrics={"cells": 1}, paper={})
+    (group,) = groups_of(tmp_path)
+    assert group.metric("norm") == "1.5 ± 1 (n = 3)"
+    assert group.metric("other") == ""
+
+
+@pytest.mark.parametrize(
+    ("say", "values", "texts"),
+    [
+        (
+            numbers.format_number,
+            [1000000, 0.123456, 1e-11],
+            ["1,000,000", "0.1235", "1e-11"],
+        ),
+        (
+            numbers.format_number,
+            [3133.9, True, 0.0, None],
+            ["3,134", "true", "0", "None"],
+        ),
+        (numbers.in_words, [[6.148, 6.149], [5.9, 6.4]], ["6.1", "5.9–6.4"]),
+        (numbers.in_words, [[0.0, 0.0, 0.5], [1085, 1116]], ["0–0.50", "1,085–1,116"]),
+        (numbers.in_words, [[0.99996], [99.7], [999.9999]], ["1.0", "100", "1,000"]),
+        (numbers.in_words, [[float("inf")], [1.6e32]], ["inf", "1.6 × 10^32"]),
+        (
+            lambda value: numbers.in_words([value], 4),
+            [3133.9, 12.5],
+            ["3,134", "12.50"],
+        ),
+        (numbers.duration, [0.4, 119, 120, 7200], ["0 s", "119 s", "2.0 min", "2.0 h"]),
+    ],
+)
+def test_numbers_as_people_write_them(say, values, texts):
+    assert [say(value) for value in values] == texts
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "greatest"),
+    [
+        (0.63865, "0.63", "0.64"),
+        (-0.5551, "-0.56", "-0.55"),
+        (1085.4, "1,085", "1,086"),
+        (1.61e32, "1.6 × 10^32", "1.7 × 10^32"),
+        (1 + 2e-16, "1.0", "1.0"),  # a rounding error of float64 does not make it 1.1
+        (7, "7", "7"),
+    ],
+)
+def test_a_bound_that_is_rounded_is_still_a_bound(value, least, greatest):
+    assert numbers.in_words([value], extreme="min") == least
+    assert numbers.in_words([value], extreme="max") == greatest
+
+
+def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):
+    for variant, norms in {"a": (1.0, 4.0), "b": (3.0, 2.0)}.items():
+        for seed, norm in enumerate(norms):
+            write_run(tmp_path, seed, variant=variant, metrics={"norm": norm}, paper={})
+    members = groups_of(tmp_path)
+    assert sentences.fill("{toy/a:norm}", members)[0] == "1–4"
+    assert sentences.fill("{toy/a:max norm} {toy/a:min norm~3}", members)[0] == "4 1"
+    write_run(tmp_path, 0, variant="digits", metrics={"norm": 1.2345}, paper={})
+    assert (
+        sentences.fill("{toy/digits:norm} {toy/digits:norm~4}", groups_of(tmp_path))[0]
+        == "1.2 1.234"
+    )
+    # Seed 0: 3, seed 1: 4.
+    assert sentences.fill("{toy/*:norm} {toy/*:min norm}", members)[0] == "3–4 1"
+    for sentence in ("{toy/c:norm}", "{toy/a:other}", "{other/*:norm}"):
+        with pytest.raises(sentences.MissingValueError):
+            sentences.fill(sentence, members)
+
+
+def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
+    write_run(tmp_path, 1, scale="reduced")
+    assert sentences.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "1.5"
+    write_run(tmp_path, 0)
+    assert sentences.fill("{toy/plain:norm}", groups_of(tmp_path))[0] == "0.50"
+    assert (
+        sentences.verdicts("theorem-2-1", groups_of(tmp_path))
+        == "reproduced; reproduced (reduced)"
+    )
+    drawn = build._drawn_runs("toy", collection.read("yours", tmp_path))
+    assert [run.seed for run in drawn] == [0]
+
+
+@by_name(
+    {"scale": "paper", "yours": "not reproduced", "reference": None, "count": 1},
+    {
+        "scale": "reduced",
+        "yours": "not reproduced",
+        "reference": "reproduced",
+        "count": 1,
+    },
+    {"scale": "reduced", "yours": "not reproduced", "reference": None, "count": 0},
+    {"scale": "paper", "yours": "counterexample", "reference": "holds", "count": 1},
+    {"scale": "paper", "yours": "undecided", "reference": "reproduced", "count": 0},
+    {"scale": "paper", "yours": "reproduced", "reference": "reproduced", "count": 0},
+    {
+        "scale": "paper",
+        "yours": "not reproduced",
+        "reference": "not reproduced",
+        "count": 0,
+    },
+    {"scale": "paper", "yours": "not reproduced", "reference": "undecided", "count": 1},
+)
+def test_contradictions(tmp_path, scale, yours, reference, count):
+    def group(verdict):
+        summary = {"scale": scale, "verdict": verdict, "claim": "theorem-2-1"}
+        names = {"experiment": "toy", "variant": "plain", "seed": 0}
+        run = runs.Run(tmp_path, {}, {}, {**summary, **names}, [])
+        return [collection.Group((run,))]
+
+    said = collection.contradictions(
+        group(yours), group(reference) if reference else []
+    )
+    assert len(said) == count
+
+
+def test_printed_bounds_by_hand():
+    assert paper.theorem_2_1_bound_iclr2017(0.0, 2) == pytest.approx(math.pi)
+    # gamma = pi / 3: 2 (2 sqrt(pi))^2 / 8 = pi
+    assert paper.theorem_2_1_bound_iclr2017(math.pi / 3, 8) == pytest.approx(math.pi)
+    assert paper.theorem_2_1_bound_v3(math.pi / 3, 5) == pytest.approx(math.pi)
+    assert paper.theorem_2_1_bound_psd(2.0, 12) == pytest.approx(0.5)
+    point = {"depth": 3, "tau": 0.5, "sigma_min": 1.0, "excess": 1.0}
+    assert paper.gradient_bound_iclr2017(**point) == 12 * 0.25
+    assert paper.gradient_bound_v3(**point) == 12 * 0.0625
+    # 10 log(7) / 4 = 4.86 and 10 log(8) / 4 = 5.20, rounded up.
+    assert [paper.theorem_3_2_width(n, 2.0) for n in (7, 8)] == [5, 6]
+
+
+def test_a_claim_must_say_who_was_first():
+    entry = paper.CLAIMS["theorem-2-1"]._asdict()
+    name = entry.pop("id")
+    assert paper._claim(name, entry) == paper.CLAIMS[name]
+    for field in ("first", "statement"):
+        with pytest.raises(ValueError, match=rf"\[claim.theorem-2-1\] lacks {field}$"):
+            paper._claim(
+                name, {key: text for key, text in entry.items() if key != field}
+            )
+    with pytest.raises(ValueError, match="unknown fields: proof"):
+        paper._claim(name, {**entry, "proof": ""})
+
+
+def test_the_reference_runs_have_every_value_that_a_sentence_names():
+    """Covers the runs that exist.
+
+    `make reproduce` and `make report-reference` add the others.
+    """
+    members = collection.read("reference", REFERENCE).groups
+    names = {group.name for group in members} | {
+        f"{g.first.experiment}/*" for g in members
+    }
+    texts = [text for claim in paper.CLAIMS.values() for text in claim.ours]
+    for sentence in (*texts, *(finding.text for finding in paper.FINDINGS)):
+        fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
+        assert fields, sentence
+        if set(fields) <= names:
+            assert "{" not in sentences.fill(sentence, members)[0], sentence
+
+
+def test_a_claim_without_runs_is_not_run_and_one_without_a_fitting_metric_is_empty(
+    tmp_path,
+):
+    write_run(tmp_path, 0)
+    members = groups_of(tmp_path)
+    assert sentences.headline("theorem-2-2", members) == "not run"
+    assert sentences.headline("theorem-2-1", members) == ""
+
+
+def test_bars_and_markup_of_a_run_do_not_break_a_table():
+    rows = [{"|||A|||": markdown.Markdown("`a|b`\nc")}, {"|||A|||": "<!--*[x](y)`"}]
+    lines = markdown.table(rows).splitlines()
+    assert lines[2:] == ["| `a\\|b` c |", "| &lt;!--\\*\\[x\\](y)\\` |"]
+
+
+def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_path):
+    for seed, scale in ((0, "paper"), (1, "paper"), (2, "reduced")):
+        errors = {"test_error_percent": 6.5 + seed, "test_error_best_percent": 6.25}
+        net = "cifar10/all_conv_residual"
+        write_run(tmp_path, seed, scale=scale, variant=net, metrics=errors, paper={})
+    cells = [tuple(row.values()) for row in tables.table_2(groups_of(tmp_path))]
+    rows = {row[:2]: row[2:] for row in cells}
+    assert len(rows) == sum(len(numbers) for numbers in paper.TABLE_2.values())
+    # Mean of 6.5 and 7.5; standard deviation of two values that differ by 1: 1/sqrt(2).
+    assert rows["this paper", "CIFAR-10"][:4] == ("6.38", "7 ± 0.71", "6.25", "2")
+    assert rows["DenseNet", "CIFAR-10"][:4] == ("3.74", "not run", "not run", "0")
+
+
+def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
+    run = runs.read_run(REFERENCE / "cifar" / "cifar10" / "small" / "seed=0")
+    full = dataclasses.replace(run, summary={**run.summary, "scale": "paper"})
+    (result,) = (record for record in run.records if record["kind"] == "result")
+    examples = result["steps"] * result["train"]["batch_examples"]
+    share = (
+        examples * result["training_flops_per_example"] / paper.cifar_training_flops(10)
+    )
+    (row,) = tables.reduced_cifar(
+        [collection.Group((cifar_run,)) for cifar_run in (run, full)]
+    )
+    assert (row["net"], row["data set"]) == ("small", "CIFAR-10")
+    share_column = "share of a full run's operations (%)"
+    assert row[share_column] == f"{100 * share:.2g}"
+    # Malformed records leave the share empty, and do not stop the report.
+    bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
+    (row,) = tables.reduced_cifar([collection.Group((bad,))])
+    assert row[share_column] == ""
