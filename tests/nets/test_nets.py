@@ -2,7 +2,10 @@
 
 import functools
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,16 +46,41 @@ IMAGES = np.random.default_rng(0).normal(size=(4, 12, 12, 3)).astype(np.float32)
 IMAGES[2:] += 1
 
 
+class Case(NamedTuple):
+    """A small network and what it gives for IMAGES in training.
+
+    Attributes:
+      net: the module.
+      variables: as `init_variables` draws them with key 0.
+      keys: one for each image.
+      logits, intermediates: in training.
+      evaluate: ``(variables, images) -> (logits, intermediates)``, compiled.
+    """
+
+    net: nn.Module
+    variables: dict
+    keys: jax.Array
+    logits: jax.Array
+    intermediates: dict
+    evaluate: Callable
+
+
 @functools.cache
-def case(name):
-    """(apply, variables, keys, logits and intermediates in training, evaluation)."""
+def case(name: str) -> Case:
     net = make_net(name, num_classes=5, **SMALL[name])
     apply = functools.partial(apply_net, net)
     variables = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     keys = jax.random.split(jax.random.key(1), len(IMAGES))
-    train = jax.jit(functools.partial(apply, train=True))(variables, IMAGES, keys=keys)
-    evaluate = jax.jit(functools.partial(apply, train=False))
-    return apply, variables, keys, train, evaluate
+    train = jax.jit(functools.partial(apply, train=True))
+    logits, intermediates = train(variables, IMAGES, keys=keys)
+    return Case(
+        net=net,
+        variables=variables,
+        keys=keys,
+        logits=logits,
+        intermediates=intermediates,
+        evaluate=jax.jit(functools.partial(apply, train=False)),
+    )
 
 
 each_network = pytest.mark.parametrize("name", NETS)
@@ -61,16 +89,18 @@ each_network = pytest.mark.parametrize("name", NETS)
 @pytest.mark.slow
 @each_network
 def test_logits_and_intermediates(name):
-    _, variables, _, (logits, intermediates), _ = case(name)
+    network = case(name)
+    logits = network.logits
     assert logits.shape == (4, 5) and logits.dtype == jnp.float32
     assert np.all(np.isfinite(logits)) and np.std(logits) > 0
-    assert sorted(intermediates) == ["batch_stats", "residual_ratio"]
-    ratio = intermediates["residual_ratio"]
+    assert sorted(network.intermediates) == ["batch_stats", "residual_ratio"]
+    ratio = network.intermediates["residual_ratio"]
     assert ratio.shape == (BLOCKS[name], 4) and ratio.dtype == jnp.float32
     assert np.all(ratio > 0)
-    stats = intermediates["batch_stats"]
     moved = jax.tree.map(
-        lambda new, old: np.any(new != old), stats, variables["batch_stats"]
+        lambda new, old: np.any(new != old),
+        network.intermediates["batch_stats"],
+        network.variables["batch_stats"],
     )
     assert all(jax.tree.leaves(moved))
 
@@ -82,31 +112,38 @@ def test_evaluation_takes_examples_one_by_one(name):
 
     The running statistics stay.
     """
-    _, variables, _, _, evaluate = case(name)
-    logits, intermediates = evaluate(variables, IMAGES)
-    swapped, _ = evaluate(variables, IMAGES[::-1])
+    network = case(name)
+    logits, intermediates = network.evaluate(network.variables, IMAGES)
+    swapped, _ = network.evaluate(network.variables, IMAGES[::-1])
     np.testing.assert_allclose(swapped[::-1], logits, rtol=1e-5, atol=1e-6)
     changed = IMAGES.copy()
     changed[1:] = 0
-    alone, _ = evaluate(variables, changed)
+    alone, _ = network.evaluate(network.variables, changed)
     np.testing.assert_allclose(alone[0], logits[0], rtol=1e-5, atol=1e-6)
-    stats = intermediates["batch_stats"], variables["batch_stats"]
-    jax.tree.map(np.testing.assert_array_equal, *stats)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        intermediates["batch_stats"],
+        network.variables["batch_stats"],
+    )
 
 
 @pytest.mark.slow
 @each_network
 def test_training_does_not_depend_on_how_the_batch_is_divided(name):
     """Two devices (a mapped axis) with two examples each against one with four."""
-    _, variables, keys, (logits, intermediates), _ = case(name)
+    network = case(name)
     net = make_net(name, num_classes=5, axis_name="devices", **SMALL[name])
-    apply = functools.partial(apply_net, net, variables, train=True)
+    apply = functools.partial(apply_net, net, network.variables, train=True)
     mapped = jax.jit(jax.vmap(lambda x, keys: apply(x, keys=keys), axis_name="devices"))
-    halves, each = mapped(IMAGES.reshape(2, 2, *IMAGES.shape[1:]), keys.reshape(2, 2))
+    images = IMAGES.reshape(2, 2, *IMAGES.shape[1:])
+    halves, each = mapped(images, network.keys.reshape(2, 2))
     # Batch norm divides by deviations, which magnifies rounding.
-    np.testing.assert_allclose(halves.reshape(4, 5), logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        halves.reshape(4, 5), network.logits, rtol=1e-4, atol=1e-5
+    )
     whole = jax.tree.map(
-        lambda statistic: np.stack([statistic, statistic]), intermediates["batch_stats"]
+        lambda statistic: np.stack([statistic, statistic]),
+        network.intermediates["batch_stats"],
     )
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, each["batch_stats"], whole)
@@ -115,14 +152,15 @@ def test_training_does_not_depend_on_how_the_batch_is_divided(name):
 @pytest.mark.slow
 @each_network
 def test_bfloat16_is_close_to_float32(name):
-    _, variables, keys, _, evaluate = case(name)
-    logits, _ = evaluate(variables, IMAGES)
+    network = case(name)
+    logits, _ = network.evaluate(network.variables, IMAGES)
     net = make_net(name, num_classes=5, compute_dtype="bfloat16", **SMALL[name])
-    rounded, _ = jax.jit(functools.partial(apply_net, net, train=False))(
-        variables, IMAGES
-    )
+    evaluate = jax.jit(functools.partial(apply_net, net, train=False))
+    rounded, _ = evaluate(network.variables, IMAGES)
     train = functools.partial(apply_net, net, train=True)
-    _, intermediates = jax.eval_shape(train, variables, IMAGES, keys=keys)
+    _, intermediates = jax.eval_shape(
+        train, network.variables, IMAGES, keys=network.keys
+    )
     assert rounded.dtype == jnp.float32
     assert intermediates["residual_ratio"].dtype == jnp.float32
     assert {leaf.dtype for leaf in jax.tree.leaves(intermediates["batch_stats"])} <= {
@@ -134,14 +172,15 @@ def test_bfloat16_is_close_to_float32(name):
 
 
 def test_keys_are_asked_for_where_there_is_dropout():
-    apply, variables, keys, _, _ = case("all_cnn_c")
-    train = functools.partial(jax.eval_shape, functools.partial(apply, train=True))
+    network = case("all_cnn_c")
+    apply = functools.partial(apply_net, network.net, train=True)
+    train = functools.partial(jax.eval_shape, apply)
     with pytest.raises(ValueError, match="one key for each of 4 examples, got none"):
-        train(variables, IMAGES)
+        train(network.variables, IMAGES)
     with pytest.raises(
         ValueError, match=r"each of 4 examples, got keys of shape \(3,\)"
     ):
-        train(variables, IMAGES, keys=keys[:3])
+        train(network.variables, IMAGES, keys=network.keys[:3])
 
 
 def test_a_number_is_no_key():
@@ -153,7 +192,8 @@ def test_a_number_is_no_key():
 @pytest.mark.slow
 @each_network
 def test_init_follows_the_key(name):
-    net, (_, variables, *_) = make_net(name, num_classes=5, **SMALL[name]), case(name)
+    net = make_net(name, num_classes=5, **SMALL[name])
+    variables = case(name).variables
     with_same_key = init_variables(net, jax.random.key(0), IMAGES.shape[1:])
     other = init_variables(net, jax.random.key(2), IMAGES.shape[1:])
     jax.tree.map(np.testing.assert_array_equal, with_same_key, variables)
@@ -175,9 +215,10 @@ def test_init_follows_the_key(name):
     ("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")]
 )
 def test_inputs_are_checked(shape, dtype):
-    apply, variables, *_ = case("resnet")
+    network = case("resnet")
+    images = jnp.zeros(shape, dtype)
     with pytest.raises(ValueError, match=f"got {dtype}.{str([*shape])[1:-1]}."):
-        apply(variables, jnp.zeros(shape, dtype), train=False)
+        apply_net(network.net, network.variables, images, train=False)
 
 
 TRAINED = {"projection": "trained"}

@@ -17,24 +17,24 @@ from tests.report.toy_runs import write_run
 from tests.rewriting import rewrite
 
 # Text that Markdown, a browser or a terminal would obey.
-PAYLOADS = [
-    "<!--<script>alert(1)</script>![x](http://a.example/b.png)",
-    "![x](/etc/passwd)",
-    "0\n\n<details>\n\n<summary>more</summary>\n\n",
-    "x\n\n## Claims\n\n| claim | verdict |\n| --- | --- |\n| all | holds |",
-    (
+PAYLOADS = {
+    "script": "<!--<script>alert(1)</script>![x](http://a.example/b.png)",
+    "image": "![x](/etc/passwd)",
+    "fold": "0\n\n<details>\n\n<summary>more</summary>\n\n",
+    "section": "x\n\n## Claims\n\n| claim | verdict |\n| --- | --- |\n| all | holds |",
+    "link": (
         "[click](http://evil.example/) <a href=x>y</a> https://evil.example"
         " www.evil.example"
     ),
-    "# heading",
-    "1. one",
-    "> quoted ~~x~~ __bold__ _it_ $x$ `` ` `` \\*",
-    "\x1b[2J\x1b]0;PWNED\x07 \u202etxt\u2066 \u2028 \ud800",
-    "a@evil.example",
-]
+    "heading": "# heading",
+    "list": "1. one",
+    "quotation": "> quoted ~~x~~ __bold__ _it_ $x$ `` ` `` \\*",
+    "terminal": "\x1b[2J\x1b]0;PWNED\x07 \u202etxt\u2066 \u2028 \ud800",
+    "address": "a@evil.example",
+}
 
 
-@pytest.mark.parametrize("text", PAYLOADS)
+@pytest.mark.parametrize("text", PAYLOADS.values(), ids=PAYLOADS)
 def test_text_of_a_run_is_read_as_it_stands(text):
     """A browser shows the text and nothing else.
 
@@ -75,7 +75,9 @@ def test_text_of_a_run_is_read_as_it_stands(text):
 
 
 @pytest.mark.parametrize("name", ["metrics", "paper", "variant", "claim", "verdict"])
-@pytest.mark.parametrize("text", [PAYLOADS[1], PAYLOADS[8].replace("\ud800", "")])
+@pytest.mark.parametrize(
+    "text", [PAYLOADS["image"], PAYLOADS["terminal"].replace("\ud800", "")]
+)
 def test_a_run_with_text_for_a_result_is_skipped_by_name(
     tmp_path, monkeypatch, name, text
 ):
@@ -94,7 +96,7 @@ def test_a_run_with_text_for_a_result_is_skipped_by_name(
 
 def test_text_in_an_environment_is_shown_and_not_obeyed(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "FIGURES", ())
-    for seed, text in enumerate(PAYLOADS[:-2]):
+    for seed, text in enumerate(list(PAYLOADS.values())[:-2]):
         path = write_run(tmp_path / "local", seed)
         rewrite(
             path, "environment.json", cpu=text, command=["python", text], platform=text
