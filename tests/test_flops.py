@@ -1,3 +1,5 @@
+"""Counts of operations by hand, and the peaks of devices."""
+
 import functools
 
 import jax

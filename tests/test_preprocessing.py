@@ -1,3 +1,5 @@
+"""Crops and flips, normalisations, and what is refused."""
+
 import jax
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Networks that memorise: any labels and inputs, certificates, separation."""
+
 import itertools
 
 import jax

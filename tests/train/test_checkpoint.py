@@ -1,3 +1,5 @@
+"""Checkpoints: what is restored after damage, what is refused, what comes back."""
+
 import collections
 import errno
 import json
@@ -103,13 +105,19 @@ def test_the_newest_is_restored_and_only_two_are_kept(directory, monkeypatch):
     assert restore(directory.name)[0][0] == 3
 
 
-def damage(path, how):
-    held = bytearray(path.read_bytes())
-    if how == "flip":
-        held[len(held) // 2] ^= 4
-    elif how == "truncate":
-        del held[len(held) // 2 :]
-    path.write_bytes(held) if how != "delete" else path.unlink()
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def truncate(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def delete(path):
+    path.unlink()
 
 
 def metadata(directory, step):
@@ -119,13 +127,13 @@ def metadata(directory, step):
 # orbax reads all arrays at once and gives up at the first damaged one; the other
 # results then reach an event loop that is closed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("how", ["flip", "truncate", "delete"])
-def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, how):
+@pytest.mark.parametrize("damage", [flip_a_bit, truncate, delete])
+def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, damage):
     """If the damage matters, step 2 is restored with a warning; if not, step 3 is."""
     fell_back = set()
     for name in content(saved / "3"):
         directory = shutil.copytree(saved, tmp_path / "copy", dirs_exist_ok=True)
-        damage(directory / "3" / name, how)
+        damage(directory / "3" / name)
         damaged = content(directory / "3")
         restored, warned = restore(directory)
         if restored[0] == 2:
@@ -137,13 +145,13 @@ def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, how):
             assert restored[0] == 3 and warned == []
         shutil.rmtree(directory)
     assert "metadata/metadata" in fell_back
-    sizes = {name: len(held) for name, held in content(saved / "3").items()}
+    sizes = {name: len(data) for name, data in content(saved / "3").items()}
     assert max(sizes, key=sizes.get) in fell_back
 
 
 def test_a_run_goes_on_after_damage(directory):
     for aside in ("3", "3.1"):
-        damage(metadata(directory, 3), "flip")
+        flip_a_bit(metadata(directory, 3))
         warned = []
         with Checkpoints(
             directory, settings=SETTINGS, on_warning=warned.append
@@ -157,7 +165,7 @@ def test_a_run_goes_on_after_damage(directory):
 
 def test_where_all_are_damaged_it_stops_and_touches_nothing(directory):
     for step in (3, 2):
-        damage(metadata(directory, step), "truncate")
+        truncate(metadata(directory, step))
         before = content(directory)
         with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* cannot be read"):
             load_variables(directory)  # never those of another step
@@ -219,7 +227,7 @@ def test_what_orbax_cannot_list_is_one_line(directory, text):
 
 def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
     # Not even the damaged newest step is moved: the directory belongs to another run.
-    damage(metadata(directory, 3), "flip")
+    flip_a_bit(metadata(directory, 3))
     before = content(directory)
     settings = {
         **SETTINGS,
@@ -289,29 +297,33 @@ def same(saved, restored):
     )
 
 
-def test_variables_come_back_in_their_containers(tmp_path):
-    names = (
-        "",
-        " ",
-        ".",
-        "..",
-        "a.b",
-        "a/b",
-        "%",
-        "%2E",
-        "~",
-        "é",
-        "\n",
-        "A",
-        "NaN",
-        "k" * 200,
-    )
-    variables = {
+# Names that a file system, or a path of names, could take for something else.
+NAMES = (
+    "",
+    " ",
+    ".",
+    "..",
+    "a.b",
+    "a/b",
+    "%",
+    "%2E",
+    "~",
+    "é",
+    "\n",
+    "A",
+    "NaN",
+    "k" * 200,
+)
+
+
+def mixed_variables():
+    """Variables with every container, name, shape and dtype that comes back."""
+    return {
         "params": {
             "list": [W, {"tuple": (2 * W, None, ())}, []],
             "whole": {0: W, 7: 2 * W, -1: {1: W}},
             "frozen": flax.core.freeze({"b": W, "a": {"c": W}}),
-            "names": {name: i * W for i, name in enumerate(names)},
+            "names": {name: i * W for i, name in enumerate(NAMES)},
             "a": {"b": 3 * W},  # not a.b
             "empty": {},
         },
@@ -350,6 +362,10 @@ def test_variables_come_back_in_their_containers(tmp_path):
             )
         },
     }
+
+
+def test_variables_come_back_in_their_containers(tmp_path):
+    variables = mixed_variables()
     save_variables(tmp_path / "mixed", variables)
     assert same(variables, load_variables(tmp_path / "mixed"))
     frozen = flax.core.freeze({"params": {"w": W}})
