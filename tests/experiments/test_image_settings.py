@@ -70,9 +70,9 @@ def test_the_operations_of_the_papers_training_are_those_of_our_net_of_table_1(
     num_classes,
 ):
     config = settings(cifar, "cifar10/all_conv_residual")
-    _, _, forward = train.make_net(config["model"], num_classes, (32, 32, 3))
+    net = train._make_net(config["model"], num_classes, (32, 32, 3))
     examples = config["train"]["steps"] * config["train"]["batch_examples"]
-    assert paper.cifar_training_flops(num_classes) == 3 * forward * examples
+    assert paper.cifar_training_flops(num_classes) == 3 * net.forward_flops * examples
 
 
 def test_the_papers_recipe_is_that_of_section_4():
