@@ -67,9 +67,16 @@ needs_imagenet = pytest.mark.skipif(
 class Run:
     """One run of a command, in one or more processes."""
 
-    def __init__(self, results_dir, module="cifar", settings=SMALL, count=1, devices=2):
+    def __init__(
+        self,
+        results_dir,
+        module="images.cifar",
+        settings=SMALL,
+        count=1,
+        devices=2,
+    ):
         self._results_dir = pathlib.Path(results_dir)
-        program = f"experiments.images.{module}"
+        program = f"experiments.{module}"
         if count > 1:
             several = SEVERAL.replace("PROGRAM", program)
             program = f"{results_dir}.py"
@@ -213,7 +220,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 def test_two_processes_train_as_one_and_survive_as_one(tmp_path):
     def make(name, count):
         changed = (*SMALL_IMAGENET, f"--config.data.data_dir={tmp_path}")
-        return Run(tmp_path / name, "imagenet", changed, count, devices=4 // count)
+        return Run(
+            tmp_path / name, "images.imagenet", changed, count, devices=4 // count
+        )
 
     alone = make("alone", 1).end()
     whole = make("whole", 2).end()
@@ -244,3 +253,36 @@ def test_two_processes_train_as_one_and_survive_as_one(tmp_path):
         assert code == INTERRUPTED_CODE, error
     assert run.status() == "interrupted"
     assert run.end() == whole
+
+
+# A linear net on samples, whose examples each device draws.
+SMALL_LINEAR = settings("""
+    problem.width=8 depths=(4,) train.batch_examples=16 train.steps=40
+    train.steps_per_dispatch=5 train.steps_per_log=10 train.steps_per_evaluation=10
+    train.steps_per_checkpoint=10 settled_from_step=20
+""")
+
+
+def test_a_linear_net_trains_on_two_processes_as_on_one(tmp_path):
+    def lines_of(name, count):
+        run = Run(
+            tmp_path / name, "linear_sampled", SMALL_LINEAR, count, devices=4 // count
+        )
+        run.start()
+        for code, error in run.wait():
+            assert code == 0, error
+        (path,) = (tmp_path / name).glob("linear_sampled/*/seed=0/metrics.jsonl")
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    alone = lines_of("alone", 1)
+    together = lines_of("together", 2)
+    assert (alone[-1]["processes"], alone[-1]["devices"]) == (1, 4)
+    assert (together[-1]["processes"], together[-1]["devices"]) == (2, 4)
+    assert [line["kind"] for line in alone] == [line["kind"] for line in together]
+    risks = [line["test_loss"] for line in alone if line["kind"] == "evaluation"]
+    # It trains, and the sums over two processes differ by rounding alone.
+    assert len(risks) == 5 and risks[-1] < risks[0] / 2
+    assert risks == pytest.approx(
+        [line["test_loss"] for line in together if line["kind"] == "evaluation"],
+        rel=1e-5,
+    )
