@@ -218,7 +218,7 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
 def test_help_lists_variants_settings_and_flags():
     finished = run_toy("unused", "--help")
     for said in (
-        "Theorem 2.1 has nothing to do with it",
+        "A toy experiment, for the tests of `run`",
         "plain  three numbers, at once",
         "values = (1, 2, 3)\n      the numbers whose squares are summed",
         "pause_seconds = 0.0\n      How long each of them takes.",
