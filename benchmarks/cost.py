@@ -181,7 +181,16 @@ def _test_examples(settings: dict) -> int:
 
 
 def page(records: list[dict]) -> str:
-    """The text of docs/cost.md; programs that the records lack have no row."""
+    """The text of docs/cost.md; programs that the records lack have no row.
+
+    Of several records of one program, the last counts.
+    """
+    records = list(
+        {
+            (record["slice"], record["program"], record["part"]): record
+            for record in records
+        }.values()
+    )
     trainings = _trainings(records)
     rows = [_row(training) for training in trainings]
     rows += [_row_of_table_2(slice_, trainings) for slice_ in _slices(trainings)]
@@ -293,7 +302,8 @@ def _main(paths: list[str]) -> int:
     name = compile_check.EXPERIMENT.name
     if others := [run.path for run in compiled if run.experiment != name]:
         raise runs.RunError(f"name runs of {name}, got {others}")
-    text = page([record for run in compiled for record in run.records])
+    newest_last = sorted(compiled, key=lambda run: run.environment["started"])
+    text = page([record for run in newest_last for record in run.records])
     runs.write_atomically(pathlib.Path(_PAGE.value), text)
     return 0
 

@@ -478,6 +478,9 @@ def test_the_page_of_costs_has_a_row_for_each_training_and_what_failed():
     assert row in text
     assert "* p, train, on v5e-8: too large." in text
     assert "Compiled, not measured" in text
+    # Of two records of a program the last counts.
+    again = cost.page([failed, {**failed, "problem": "crashed"}])
+    assert "crashed" in again and "too large" not in again
     alone = cost.page([STEP, EVALUATION])
     assert "not fit" not in alone and "Table 2, in turn" not in alone
 
