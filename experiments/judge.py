@@ -48,7 +48,9 @@ def conclusion(run: runs.Run) -> dict:
     scale = defaults.pop("scale")
     if run.summary["scale"] != scale:
         raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
-    for name, (before, now) in runs.differences(run.config, defaults).items():
+    differences = runs.differences(run.config, defaults)
+    if differences:
+        name, (before, now) = next(iter(differences.items()))
         raise runs.RunError(
             f"{run.path}: was made with {name}={before!r}, which is {now!r} now"
         )

@@ -242,36 +242,74 @@ def _complete(trial: dict) -> dict:
     return trial
 
 
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Whether every labelling has a certified network, and none of these an error.
+def _judge_fits(settings: dict, records: list[dict]) -> run.Verdict:
+    """Theorem 3.2: every labelling has a certified network, none of which errs."""
+    metrics = _metrics(records)
+    verdict = under_attack(_is_refuted(metrics), _all_are_fitted(metrics, records))
+    return run.Verdict("theorem-3-2", metrics, verdict)
 
-    For `retrieval` the table must be small enough, too; `printed_width` is refuted if
-    the width of the printed proof does not preserve norms.
-    """
-    fits = [record for record in records if record["kind"] in _FITS]
-    certified_fits = [fit for fit in fits if fit.get("certified")]
+
+def _judge_few_numbers(settings: dict, records: list[dict]) -> run.Verdict:
+    """The same for networks whose numbers hold several labels each."""
+    metrics = _metrics(records)
+    verdict = under_attack(_is_refuted(metrics), _all_are_fitted(metrics, records))
+    return run.Verdict("few-numbers", metrics, verdict)
+
+
+def _judge_retrieval(settings: dict, records: list[dict]) -> run.Verdict:
+    """The same for hashed tables, which must be small enough, too."""
+    metrics = _metrics(records)
+    metrics |= _retrieval_metrics(_certified(_fits(records)))
+    allowed = settings["retrieval"]["most_cells_per_point"]
+    is_small = metrics["cells_per_point"] <= allowed
+    holds = _all_are_fitted(metrics, records) and is_small
+    return run.Verdict(
+        "information-floor", metrics, under_attack(_is_refuted(metrics), holds)
+    )
+
+
+def _judge_printed_width(settings: dict, records: list[dict]) -> run.Verdict:
+    """Refuted if the width of the printed proof does not preserve norms."""
+    metrics = _metrics(records)
+    record = where(records, kind="printed_width")[-1]
+    metrics |= _printed_width_metrics(record)
+    share = metrics["draws_with_all_norms_inside"] / record["draws"]
+    refuted = share < settings["printed_width"]["least_inside_share"]
+    return run.Verdict("theorem-3-2-constant", metrics, under_attack(refuted))
+
+
+def _fits(records: list[dict]) -> list[dict]:
+    """The records of networks that the verdict is about."""
+    return [record for record in records if record["kind"] in _FITS]
+
+
+def _certified(fits: list[dict]) -> list[dict]:
+    return [fit for fit in fits if fit.get("certified")]
+
+
+def _is_refuted(metrics: dict) -> bool:
+    return metrics["certified_errors"] > 0
+
+
+def _all_are_fitted(metrics: dict, records: list[dict]) -> bool:
+    """Whether every labelling has a certified network."""
+    fits = _fits(records)
+    return metrics["certified_networks"] > 0 and _labellings(fits) == _labellings(
+        _certified(fits)
+    )
+
+
+def _metrics(records: list[dict]) -> dict:
+    """Those that every variant has, and those of the kinds of trials it has."""
+    fits = _fits(records)
+    certified_fits = _certified(fits)
     metrics = _network_metrics(fits, records)
     if certified_fits:
         metrics |= _fit_metrics(certified_fits)
     metrics |= _size_metrics(records)
     if trained := where(records, kind="sgd"):
         metrics |= _sgd_metrics(trained)
-    if printed := where(records, kind="printed_width"):
-        record = printed[-1]
-        metrics |= _printed_width_metrics(record)
-        share = metrics["draws_with_all_norms_inside"] / record["draws"]
-        refuted = share < settings["printed_width"]["least_inside_share"]
-        return run.Verdict("theorem-3-2-constant", metrics, under_attack(refuted))
-    refuted = metrics["certified_errors"] > 0
-    holds = metrics["certified_networks"] > 0
-    holds = holds and _labellings(fits) == _labellings(certified_fits)
-    claim = "few-numbers" if "few_numbers" in settings else "theorem-3-2"
-    if "retrieval" in settings:
-        claim = "information-floor"
-        metrics |= _retrieval_metrics(certified_fits)
-        allowed = settings["retrieval"]["most_cells_per_point"]
-        holds = holds and metrics["cells_per_point"] <= allowed
-    return run.Verdict(claim, metrics, under_attack(refuted, holds))
+    return metrics
 
 
 def _labellings(fits: list[dict]) -> set[tuple]:
@@ -387,12 +425,25 @@ def _retrieval_metrics(fits: list[dict]) -> dict:
     return metrics
 
 
+VERDICTS = {
+    "digits": _judge_fits,
+    "synthetic": _judge_fits,
+    "paper_method": _judge_printed_width,
+    "few_numbers": _judge_few_numbers,
+    "few_numbers_cifar10": _judge_few_numbers,
+    "few_numbers_trade": _judge_few_numbers,
+    "retrieval": _judge_retrieval,
+    "retrieval_cifar10": _judge_retrieval,
+    "cifar10": _judge_fits,
+    "synthetic_large": _judge_fits,
+    "synthetic_imagenet": _judge_fits,
+}
 EXPERIMENT = run.Experiment(
     name="memorize",
     module=__name__,
     trials=trials,
     measurements="experiments.measurements.memorize",
-    verdict=verdict,
+    verdict=VERDICTS,
     signed=("examples", "features", "num_classes"),
 )
 

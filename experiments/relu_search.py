@@ -114,47 +114,75 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     controls = where(records, measured="linear_control")
     points = _points(searches)
     proofs = _proofs(searches)
-    tolerance = settings["gradient_tolerance"]
-    at_rest = [proof for proof in proofs if proof["functional_gradient"] <= tolerance]
-    independent = [
-        point
-        for point in points
-        if point["bound_coefficient"] > settings["independent_from"]
+    # A gradient in the maps counts as 0 by the tolerance of that in the weights.
+    at_rest = [
+        proof
+        for proof in proofs
+        if proof["functional_gradient"] <= settings["gradient_tolerance"]
     ]
-    ratios = [record["least_functional_ratio"] for record in searches]
-    metrics: dict = {"starts": len(points)}
-    for kind in searches[0]["kind_names"]:
-        metrics[f"ended_{kind.replace(' ', '_')}"] = len(where(points, kind=kind))
-    metrics |= _metrics_of_nets("without_biases", points, proofs, bias=False)
-    metrics |= _metrics_of_nets("with_biases", points, proofs, bias=True)
-    metrics |= {
+    metrics = {
+        "starts": len(points),
+        **_endings(searches[0]["kind_names"], points),
+        **_metrics_of_nets("without_biases", points, proofs, bias=False),
+        **_metrics_of_nets("with_biases", points, proofs, bias=True),
         "distinct_proved_minima": _count_distinct(proofs),
         "worst_proved_risk_share": largest(proofs, "risk_share"),
-        "independent_features_bad": len(_bad(independent)),
-        # The gradient in the maps; it counts as 0 by the tolerance for the gradient in
-        # the weights.
-        "least_functional_ratio_at_bad": min(
-            (ratio for ratio in ratios if ratio is not None), default=None
+        "independent_features_bad": len(
+            _bad(_with_independent_features(settings, points))
         ),
+        "least_functional_ratio_at_bad": _least_functional_ratio(searches),
         "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
         "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
-        "linear_starts": len(joined(controls, "risk_share")),
-        "linear_critical_inside": total(controls, "critical_inside"),
-        "linear_bad_inside": total(controls, "bad_inside"),
+        **_control_metrics(controls),
     }
-    proved_minima = metrics["distinct_proved_minima"]
-    has_enough_minima = proved_minima >= settings["least_proved_minima"]
-    least_ratio = metrics["least_functional_ratio_at_bad"]
-    is_as_proved = (
-        (least_ratio is None or least_ratio >= 1 - settings["rounding"])
-        and not metrics["linear_bad_inside"]
-        and not metrics["independent_features_bad"]
-        and not at_rest
+    has_enough_minima = (
+        metrics["distinct_proved_minima"] >= settings["least_proved_minima"]
     )
+    is_as_proved = _is_as_proved(settings, metrics) and not at_rest
     return run.Verdict(
         claim="nonlinear-away-from-origin",
         metrics=metrics,
         verdict=under_attack(has_enough_minima and is_as_proved),
+    )
+
+
+def _endings(kind_names: list[str], points: list[dict]) -> dict:
+    """How many searches ended at points of each kind."""
+    return {
+        f"ended_{kind.replace(' ', '_')}": len(where(points, kind=kind))
+        for kind in kind_names
+    }
+
+
+def _with_independent_features(settings: dict, points: list[dict]) -> list[dict]:
+    return [
+        point
+        for point in points
+        if point["bound_coefficient"] > settings["independent_from"]
+    ]
+
+
+def _least_functional_ratio(searches: list[dict]) -> float | None:
+    """The gradient in the maps over its bound, the least at any bad point."""
+    ratios = [record["least_functional_ratio"] for record in searches]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
+
+
+def _control_metrics(controls: list[dict]) -> dict:
+    return {
+        "linear_starts": len(joined(controls, "risk_share")),
+        "linear_critical_inside": total(controls, "critical_inside"),
+        "linear_bad_inside": total(controls, "bad_inside"),
+    }
+
+
+def _is_as_proved(settings: dict, metrics: dict) -> bool:
+    """Whether no number contradicts what is proved of all nets."""
+    least_ratio = metrics["least_functional_ratio_at_bad"]
+    return (
+        (least_ratio is None or least_ratio >= 1 - settings["rounding"])
+        and not metrics["linear_bad_inside"]
+        and not metrics["independent_features_bad"]
     )
 
 

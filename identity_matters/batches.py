@@ -158,12 +158,14 @@ def batch_plan(
     >>> sorted(indices[epochs == 1].tolist())
     [0, 1, 2, 3, 4]
     """
-    start, stop = first_step * batch_examples, (first_step + steps) * batch_examples
+    start = first_step * batch_examples
+    stop = (first_step + steps) * batch_examples
     epochs, offsets = np.divmod(np.arange(start, stop), num_examples)
     indices = np.empty(len(epochs), np.int32)
     for epoch in range(epochs[0], epochs[-1] + 1):
-        here = epochs == epoch
-        indices[here] = _permutation(seed, epoch, num_examples)[offsets[here]]
+        is_in_epoch = epochs == epoch
+        order = _permutation(seed, epoch, num_examples)
+        indices[is_in_epoch] = order[offsets[is_in_epoch]]
     shape = (steps, batch_examples)
     return indices.reshape(shape), epochs.astype(np.int32).reshape(shape)
 
@@ -192,23 +194,30 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     # vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
         raise ValueError(f"key must be of the generator threefry2x32, got {generator}")
-    fold = jax.random.fold_in
-    return jax.vmap(lambda epoch, index: fold(fold(key, epoch), index))(epochs, indices)
+
+    def key_of(epoch, index):
+        return jax.random.fold_in(jax.random.fold_in(key, epoch), index)
+
+    return jax.vmap(key_of)(epochs, indices)
 
 
 def train_batch(
     data: Examples, seed: int, batch_examples: int, rows: slice, step: int
 ) -> dict:
-    """The batch of a step.
+    """The batch of a step: its indices and epochs, i32[rows], and what was read.
 
-    It holds {"indices", "epochs": i32[rows]} and what `data.read_train` returns for
-    them.
-
-    `seed` determines their order and how they are read; `rows` is this process's slice
-    of a batch.
+    Args:
+      data: `data.read_train` reads the examples.
+      seed: determines their order and how they are read.
+      batch_examples: of all processes together.
+      rows: this process's slice of a batch.
+      step: counts from 0.
     """
-    plan = batch_plan(seed, data.train_examples, batch_examples, step, 1)
-    indices, epochs = (part[0, rows] for part in plan)
+    all_indices, all_epochs = batch_plan(
+        seed, data.train_examples, batch_examples, first_step=step, steps=1
+    )
+    indices = all_indices[0, rows]
+    epochs = all_epochs[0, rows]
     return {
         "indices": indices,
         "epochs": epochs,
@@ -224,5 +233,5 @@ def evaluation_batch(
     The last example pads the last batch.
     """
     indices = np.arange(number * batch_examples, (number + 1) * batch_examples)[rows]
-    found = data.read_test(np.minimum(indices, data.test_examples - 1))
-    return {**found, "is_real": indices < data.test_examples}
+    examples = data.read_test(np.minimum(indices, data.test_examples - 1))
+    return {**examples, "is_real": indices < data.test_examples}

@@ -97,13 +97,11 @@ def why_not_resumed(before: dict, now: dict) -> str | None:
         return f"begun by other code ({commits}); that code can resume it"
     for field, words in _KEPT.items():
         if field in before and field in now:
-            was, is_now = before[field], now[field]
-            for name in sorted(was.keys() | is_now.keys()):
-                if was.get(name) != is_now.get(name):
-                    return (
-                        f"begun {words} ({name} {was.get(name)}, here"
-                        f" {is_now.get(name)})"
-                    )
+            for name in sorted(before[field].keys() | now[field].keys()):
+                value_before = before[field].get(name)
+                value_now = now[field].get(name)
+                if value_before != value_now:
+                    return f"begun {words} ({name} {value_before}, here {value_now})"
     return None
 
 
@@ -146,25 +144,28 @@ def _variables() -> dict:
 
 
 def _command() -> list[str]:
-    """The command line, without what says only where the run is.
+    """The command line without --results_dir, --overwrite and the working directory.
 
-    That is --results_dir, --overwrite and the path of the working directory.
+    These only say where the run is.
     """
+    # In pairs, so that the value after a bare --results_dir is left out, too. The
+    # program's own name is the first of no pair.
     arguments = [
         argument
         for before, argument in itertools.pairwise(sys.argv)
         if before.lstrip("-") != "results_dir"
         and not re.match("--?(results_dir|overwrite)", argument)
     ]
-    here = f"{pathlib.Path.cwd()}{os.sep}"
+    working_directory = f"{pathlib.Path.cwd()}{os.sep}"
     spec = sys.modules["__main__"].__spec__
     program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
-    return ["python", *program, *(argument.replace(here, "") for argument in arguments)]
+    relative = [argument.replace(working_directory, "") for argument in arguments]
+    return ["python", *program, *relative]
 
 
 def _cpu_model() -> str:
     with contextlib.suppress(OSError):
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
-            return found[1]
+        if line := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return line[1]
     return platform.processor()

@@ -35,9 +35,7 @@ def usable_cores() -> int:
 
 
 def memory_bytes() -> float:
-    """The memory that this process may use, in bytes.
-
-    It is infinity where the system does not say.
+    """The memory that this process may use, in bytes; infinity if that is unknown.
 
     It is the least of the machine's memory and the limits of the process's control
     groups.
@@ -51,25 +49,23 @@ def memory_bytes() -> float:
 def _core_quotas(root: pathlib.Path) -> Iterator[float]:
     """The quota of each control group, in cores; those without a quota are left out."""
     for directory in _control_groups(root, "cpu"):
+        # Version 2 of control groups has both numbers in one file, version 1 each in
+        # its own; a directory is of one version.
         words = [
             *_words(directory / "cpu.max"),
             *_words(directory / "cpu.cfs_quota_us"),
             *_words(directory / "cpu.cfs_period_us"),
         ]
-        # Version 2 writes "max", version 1 writes -1, if there is no quota.
-        if (
-            len(words) == 2
-            and all(word.isdecimal() for word in words)
-            and int(words[1]) > 0
-        ):
-            yield int(words[0]) / int(words[1])
+        if len(words) != 2:
+            continue
+        quota, period = words
+        # Without a quota version 2 writes "max", and version 1 writes -1.
+        if quota.isdecimal() and period.isdecimal() and int(period) > 0:
+            yield int(quota) / int(period)
 
 
 def _memory_limits(root: pathlib.Path) -> Iterator[int]:
-    """The memory limit of each control group, in bytes.
-
-    Those without a limit are left out.
-    """
+    """The memory limit of each control group that has one, in bytes."""
     for directory in _control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             for word in _words(directory / name):

@@ -104,20 +104,22 @@ REPORT = _DATA["report"]  # the other texts and settings of the report; see clai
 def cifar_training_flops(num_classes: int) -> float:
     """Floating-point operations to train Table 1's net on CIFAR.
 
-    They are counted as by `flops.count_flops`.
-
-    A backward pass costs two forward passes.
+    They are counted as by `flops.count_flops`; a backward pass costs two forward
+    passes.
     """
-    steps, batch = (
-        NUMBERS[f"cifar_{name}"].value for name in ("steps", "batch_examples")
-    )
-    products, channels_in = 9 * 3 * 16 * 32**2, 16
+    # The stem: a 3x3 convolution of 3 colours to 16 channels, on 32 x 32 pixels.
+    products = 9 * 3 * 16 * 32**2
+    channels_in = 16
     for channels, side in ((64, 32), (128, 16), (256, 8)):
-        # Nine blocks of two 3x3 convolutions; the very first one changes the number of
-        # channels.
+        # Nine blocks of two 3x3 convolutions: the first convolution changes the number
+        # of channels, the other 17 keep it.
         products += 9 * channels * side**2 * (channels_in + 17 * channels)
         channels_in = channels
-    return steps * batch * 3 * 2 * (products + num_classes * channels_in)
+    products += num_classes * channels_in
+    examples = NUMBERS["cifar_steps"].value * NUMBERS["cifar_batch_examples"].value
+    passes = 3  # in units of a forward pass
+    operations_per_product = 2
+    return examples * passes * operations_per_product * products
 
 
 def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:

@@ -43,7 +43,8 @@ _CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in 
 _LARGEST_SCALED = 2.0
 # Images whose largest magnitude differs by such factors from that in training are of
 # another scale.
-_MUCH_LARGER, _MUCH_SMALLER = 10.0, 1 / 50
+_MUCH_LARGER = 10.0
+_MUCH_SMALLER = 1 / 50
 
 
 class Normalization(NamedTuple):
@@ -425,16 +426,18 @@ def _normalize_contrast(x):
 
 
 def _fit_zca(images):
-    """The mean and the whitening matrix of images.
+    """The mean m, f64[d], and the whitening matrix of images, f64[d, d].
 
-    They are m f32[d] and ``W = (C + ZCA_BIAS I)^{-1/2}`` f32[d, d], C the covariance.
+    It is ``W = (C + ZCA_BIAS I)^{-1/2}``, C the covariance.
     """
     normalize = jax.jit(_normalize_contrast)
-    total, products = np.zeros(()), np.zeros(())
+    total = np.zeros(())
+    products = np.zeros(())
     for start in range(0, len(images), _CHUNK_EXAMPLES):
         chunk = images[start : start + _CHUNK_EXAMPLES].astype(np.float32)
         x = np.asarray(normalize(chunk), np.float64).reshape(len(chunk), -1)
-        total, products = total + x.sum(axis=0), products + x.T @ x
+        total = total + x.sum(axis=0)
+        products = products + x.T @ x
     mean = total / len(images)
     variances, axes = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
     # Rounding may leave the variance of a constant direction a little below 0.

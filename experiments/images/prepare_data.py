@@ -16,7 +16,7 @@ archives only.
 from absl import flags
 
 from experiments import commands
-from identity_matters.images import datasets
+from identity_matters.images import datasets, preparation
 
 _DATASETS = flags.DEFINE_spaceseplist(
     "datasets", [], "Which data sets.", comma_compat=True
@@ -36,7 +36,7 @@ def main(_) -> int:
     try:
         for name in _DATASETS.value:
             print(f"{name}: preparing in {_DATA_DIR.value}", flush=True)
-            for directory in datasets.prepare(name, _DATA_DIR.value):
+            for directory in preparation.prepare(name, _DATA_DIR.value):
                 print(f"{name}: {directory}")
     except ValueError as error:
         raise flags.ValidationError(str(error)) from None

@@ -97,10 +97,13 @@ def _is_of_same_kind(values: dict, changed: Any) -> bool:
 
 
 def _check_names(defaults: dict, settings: dict, prefix: str = "") -> None:
-    for name in settings.keys() - defaults.keys():
-        raise ValueError(f"there is no setting {prefix}{name}; --help lists them")
-    for name in defaults.keys() - settings.keys():
-        raise ValueError(f"the setting {prefix}{name} is missing")
+    """Raises ValueError unless both have the same names."""
+    if unknown := settings.keys() - defaults.keys():
+        raise ValueError(
+            f"there is no setting {prefix}{min(unknown)}; --help lists them"
+        )
+    if missing := defaults.keys() - settings.keys():
+        raise ValueError(f"the setting {prefix}{min(missing)} is missing")
 
 
 def _check_value(name: str, default: Any, value: Any) -> None:

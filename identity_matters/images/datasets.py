@@ -1,9 +1,8 @@
-"""Small data sets: what they are, how to load a whole split, and how to prepare them.
+"""Small data sets: what they are, and how to load a whole split.
 
 `digits` comes with scikit-learn. The others are read from a directory that `make data`
 fills: DATA_DIR/arrays/NAME/SPLIT/ holds images.npy, labels.npy and manifest.json, with
-size and sha256 of both. Reading needs no more; only `prepare` needs
-tensorflow_datasets, TensorFlow or the network.
+size and sha256 of both. `preparation` writes them; reading needs no other library.
 """
 
 import dataclasses
@@ -12,25 +11,12 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
-import tarfile
-import textwrap
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from identity_matters import runs
 from identity_matters.images import imagenet
 from identity_matters.paths import expand_home
-
-CHUNK_EXAMPLES = 1000  # decoded per call, which is faster than one by one
-# tensorflow_datasets' default retries an unreachable host for minutes
-DOWNLOAD_RETRIES = 1
-# These must be downloaded by hand, behind a login; we require both.
-IMAGENET_TRAIN = "ILSVRC2012_img_train.tar"
-IMAGENET_VALIDATION = "ILSVRC2012_img_val.tar"
-IMAGENET_ARCHIVES = (IMAGENET_TRAIN, IMAGENET_VALIDATION)
-IMAGENET_ORIGIN = "https://image-net.org/download-images (it asks for an account)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,21 +61,28 @@ SOURCES = {
             " both"
         ),
     ),
-    **{
-        f"cifar{num_classes}": Source(
-            name=f"cifar{num_classes}",
-            image_shape=(32, 32, 3),
-            pixel_max=255,
-            num_classes=num_classes,
-            splits={"train": 50_000, "test": 10_000},
-            tfds_name=f"cifar{num_classes}:3.0.2",
-            archive=f"cifar-{num_classes}-binary.tar.gz",
-            origin=(
-                f"Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html{note}"
-            ),
-        )
-        for num_classes, note in ((10, ""), (100, "; fine labels"))
-    },
+    "cifar10": Source(
+        name="cifar10",
+        image_shape=(32, 32, 3),
+        pixel_max=255,
+        num_classes=10,
+        splits={"train": 50_000, "test": 10_000},
+        tfds_name="cifar10:3.0.2",
+        archive="cifar-10-binary.tar.gz",
+        origin="Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    "cifar100": Source(
+        name="cifar100",
+        image_shape=(32, 32, 3),
+        pixel_max=255,
+        num_classes=100,
+        splits={"train": 50_000, "test": 10_000},
+        tfds_name="cifar100:3.0.2",
+        archive="cifar-100-binary.tar.gz",
+        origin=(
+            "Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html; fine labels"
+        ),
+    ),
 }
 NAMES = (*SOURCES, imagenet.NAME)
 
@@ -111,19 +104,21 @@ def split_to_fit(name: str) -> str:
 def load(
     name: str, split: str, data_dir: str | os.PathLike[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All images and labels of a split in SOURCES.
+    """All images, uint8[n, h, w, c], and labels, int64[n], of a split in SOURCES.
 
-    Images are uint8[n, height, width, channels], labels int64[n].
-
-    `data_dir` is where `make data` put the data sets; `digits` needs none. Raises
-    ValueError for an unknown name or split, data that are not prepared, a damaged file,
-    or files of another data set.
+    Args:
+      name: of the data set.
+      split: one of its splits.
+      data_dir: where `make data` put the data sets; `digits` needs none.
+    Raises:
+      ValueError: an unknown name or split, data that are not prepared, a damaged file,
+        or files of another data set.
     """
     source = find_source(name)
     require_prepared(name, split, data_dir)
     if not source.tfds_name:
-        return _check(source, split, *_load_digits(source, split))
-    directory = _directory(source, split, data_dir)
+        return _checked(source, split, *_load_digits(source, split))
+    directory = split_directory(source, split, data_dir)
     advice = f"delete {directory} and run make data again"
     try:
         manifest = runs.read_json(directory / "manifest.json")
@@ -140,16 +135,13 @@ def load(
             )
         arrays.append(np.load(path, allow_pickle=False))
     try:
-        return _check(source, split, *arrays)
+        return _checked(source, split, *arrays)
     except ValueError as error:
         raise ValueError(f"{directory} is of another data set: {error}") from None
 
 
 def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
-    """Raises ValueError, as `load` does, unless the data are prepared.
-
-    Does not read them.
-    """
+    """Raises as `load` does unless the split is prepared; reads no images."""
     source = find_source(name)
     if split not in source.splits:
         raise ValueError(
@@ -157,7 +149,7 @@ def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) ->
         )
     if (
         source.tfds_name
-        and not (_directory(source, split, data_dir) / "manifest.json").exists()
+        and not (split_directory(source, split, data_dir) / "manifest.json").exists()
     ):
         advice = f"make data DATASETS={name} DATA_DIR={data_dir}"
         raise ValueError(f"{name} is not prepared in {data_dir}; run: {advice}")
@@ -170,12 +162,9 @@ def write(
     images: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Saves a decoded split under `data_dir`.
-
-    The manifest is written last and makes it valid.
-    """
-    _check(source, split, images, labels)
-    directory = _directory(source, split, data_dir)
+    """Saves a decoded split; the manifest comes last and makes it valid."""
+    _checked(source, split, images, labels)
+    directory = split_directory(source, split, data_dir)
     directory.mkdir(parents=True, exist_ok=True)
     manifest = {}
     for name, array in (("images.npy", images), ("labels.npy", labels)):
@@ -184,7 +173,10 @@ def write(
     runs.write_json(directory / "manifest.json", manifest)
 
 
-def _directory(source: Source, split: str, data_dir) -> pathlib.Path:
+def split_directory(
+    source: Source, split: str, data_dir: str | os.PathLike[str]
+) -> pathlib.Path:
+    """Where the arrays of a split are."""
     return pathlib.Path(expand_home(data_dir)) / "arrays" / source.name / split
 
 
@@ -194,7 +186,7 @@ def _fingerprint(path: pathlib.Path) -> dict:
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
-def _check(source: Source, split: str, images, labels):
+def _checked(source: Source, split: str, images, labels):
     """Returns the arrays; raises ValueError unless they match `source`."""
     shape = (source.splits[split], *source.image_shape)
     if images.shape != shape or images.dtype != np.uint8:
@@ -220,151 +212,3 @@ def _load_digits(source: Source, split: str):
     first = source.splits["train"] if split == "test" else 0
     table = table[first : first + source.splits[split]]
     return table[:, :-1].reshape(-1, *source.image_shape), table[:, -1]
-
-
-def decode(source: Source, split: str, builder: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of a split of a prepared builder, without TensorFlow."""
-    examples = builder.as_data_source(split=split)
-    images = np.empty((len(examples), *source.image_shape), np.uint8)
-    labels = np.empty(len(examples), np.int64)
-    for start in range(0, len(examples), CHUNK_EXAMPLES):
-        stop = min(start + CHUNK_EXAMPLES, len(examples))
-        for i, example in enumerate(examples.__getitems__(range(start, stop)), start):
-            images[i], labels[i] = example["image"], example["label"]
-    return images, labels
-
-
-def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Prepares a data set of `NAMES`.
-
-    It is read by `load`, imagenet2012 by `imagenet.EncodedImages`.
-
-    If the host of the data is unreachable, put the original archive into
-    DATA_DIR/downloads/manual/ first; those of imagenet2012 always go there. Returns the
-    directories of the decoded splits, or of the files of imagenet2012.
-
-    Raises:
-      ValueError: for an unknown name; if TensorFlow or an archive is missing, if an
-        archive is damaged or not the published one, or if the download fails. It names
-        the archive.
-    """
-    data_dir = pathlib.Path(expand_home(data_dir))
-    if name == imagenet.NAME:
-        builder = _built(name, name, data_dir, IMAGENET_ARCHIVES, IMAGENET_ORIGIN)
-        return [pathlib.Path(builder.data_dir)]
-    source = find_source(name)
-    if not source.tfds_name:
-        return []
-    directories = [_directory(source, split, data_dir) for split in source.splits]
-    if not all((directory / "manifest.json").exists() for directory in directories):
-        builder = _built(
-            name, source.tfds_name, data_dir, (source.archive,), source.origin
-        )
-        for split in source.splits:
-            try:
-                images, labels = decode(source, split, builder)
-            except Exception as error:  # of any type, from three libraries
-                raise ValueError(
-                    f"the files of {name} in {builder.data_dir} cannot be read"
-                    f" ({_in_short(error)}); delete that directory and run make data"
-                    " again"
-                ) from error
-            write(source, split, data_dir, images, labels)
-    return directories
-
-
-def _built(
-    name: str,
-    tfds_name: str,
-    data_dir: pathlib.Path,
-    archives: tuple[str, ...],
-    origin: str,
-) -> Any:
-    """The prepared builder.
-
-    That of imagenet2012 turns CMYK and PNG files into RGB JPEGs.
-    """
-    for module in ("tensorflow", "tensorflow_datasets"):
-        if importlib.util.find_spec(module) is None:
-            advice = f"run: make data DATASETS={name}"
-            raise ValueError(
-                f"preparing {name} needs {module}, which is not installed; {advice}"
-            )
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download import downloader
-
-    downloader.MAX_RETRIES = DOWNLOAD_RETRIES
-    builder = imagenet.builder(data_dir, tfds_name)
-    if builder.is_prepared():
-        return builder
-    manual = data_dir / "downloads" / "manual"
-    again = f"from {origin} into {manual} and run this again"
-    if name == imagenet.NAME:
-        missing = [archive for archive in archives if not (manual / archive).exists()]
-        if missing:
-            raise ValueError(
-                f"{manual} lacks {' and '.join(missing)}; get them {again}"
-            )
-        synsets = builder.info.features["label"].names
-        check_archives(manual, synsets, imagenet.PUBLISHED_EXAMPLES["validation"])
-    settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
-    try:
-        builder.download_and_prepare(
-            download_config=settings, file_format=imagenet.FILE_FORMAT
-        )
-    # what a damaged archive raises depends on where it is damaged
-    except Exception as error:
-        raise ValueError(
-            f"{name} cannot be prepared ({_in_short(error)}); if the download failed or"
-            f" {' or '.join(archives)} is damaged, get the original {again}"
-        ) from error
-    return builder
-
-
-def check_archives(
-    manual: pathlib.Path, synsets: Sequence[str], validation_images: int
-) -> None:
-    """Checks the names in ImageNet's two archives, before hours are spent on them.
-
-    tensorflow_datasets numbers the validation images by their sorted names and looks
-    their labels up in a list, so other names, or names with a directory in front, get
-    wrong labels.
-
-    Args:
-      manual: the directory with `IMAGENET_ARCHIVES`.
-      synsets: names of the classes; the training archive holds an archive for each.
-      validation_images: how many images the validation archive holds.
-
-    Raises:
-      ValueError: if an archive is damaged or repacked; the message names it.
-    """
-    images = [
-        f"ILSVRC2012_val_{number:08d}.JPEG"
-        for number in range(1, validation_images + 1)
-    ]
-    published = {
-        IMAGENET_VALIDATION: images,
-        IMAGENET_TRAIN: [f"{synset}.tar" for synset in synsets],
-    }
-    for archive, names in published.items():
-        path = manual / archive
-        advice = f"get the original from {IMAGENET_ORIGIN}"
-        try:
-            with tarfile.open(path, "r:") as members:
-                held = members.getnames()
-        except (OSError, EOFError, tarfile.TarError) as error:
-            raise ValueError(
-                f"{path} is damaged ({_in_short(error)}); {advice}"
-            ) from None
-        if sorted(held) != sorted(names):
-            first = min({*held} ^ {*names}, default="one name twice")
-            raise ValueError(
-                f"{path} is not the published archive: it should hold {len(names)}"
-                f" files, {names[0]} to {names[-1]}, holds {len(held)}, and differs at"
-                f" {first}; {advice}"
-            )
-
-
-def _in_short(error: Exception) -> str:
-    """Type and message of an error of another library, in few words."""
-    return textwrap.shorten(f"{type(error).__name__}: {runs.first_line(error)}", 200)

@@ -17,7 +17,8 @@ from identity_matters.images import imagenet
 from identity_matters.paths import expand_home
 
 # Typical of ImageNet: 500 x 375 pixels, 110 KB.
-GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS = 375, 500
+GENERATED_HEIGHT_PIXELS = 375
+GENERATED_WIDTH_PIXELS = 500
 _GENERATED_QUALITY = 95
 _NOISE = 14.0
 # What `prepare` makes; _SCALE is that of the sides, relative to the usual ones.
@@ -81,7 +82,8 @@ def generate_jpegs(
     for number in range(count):
         sides = np.array([GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS]) * scale
         height, width = (sides * rng.uniform(0.8, 1.2, 2)).astype(int)
-        rows, columns = np.linspace(0, 1, height), np.linspace(0, 1, width)
+        rows = np.linspace(0, 1, height)
+        columns = np.linspace(0, 1, width)
         waves = rng.uniform(-20, 20, (3, 2))
         offsets = rng.uniform(0, 6, (3, 1, 1))
         if labels is not None:
@@ -110,10 +112,10 @@ def write(
 ) -> pathlib.Path:
     """Writes an `imagenet2012` under `data_dir`; returns its folder.
 
-    A split has up to `shards` files.
-
-    `splits` has, for "train" and "validation", a list of (encoded image, label, file
-    name).
+    Args:
+      data_dir: where to write.
+      splits: for "train" and "validation", a list of (encoded image, label, file name).
+      shards: the most files that a split may have.
     """
     builder = imagenet.builder(data_dir)
     import tensorflow_datasets as tfds
@@ -125,10 +127,11 @@ def write(
         builder.info, most, file_format=imagenet.FILE_FORMAT
     )
     writer.initialize_splits(list(splits))
-    names = ("image", "label", "file_name")
     for split, examples in splits.items():
-        writer.add_examples(
-            {split: [dict(zip(names, one, strict=True)) for one in examples]}
-        )
+        named = [
+            {"image": image, "label": label, "file_name": file_name}
+            for image, label, file_name in examples
+        ]
+        writer.add_examples({split: named})
     writer.close_all()
     return directory

@@ -171,7 +171,8 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
         )
     C = np.linalg.solve(pieces + identity, pieces - identity)
     square = C @ C
-    power, total = C, C.copy()
+    power = C
+    total = C.copy()
     for n in range(3, _MOST_TERMS, 2):
         power = power @ square
         total += power / n
@@ -182,7 +183,8 @@ def _logarithms(pieces: np.ndarray) -> np.ndarray:
 
 def _exponentials_minus_identity(exponents: np.ndarray) -> np.ndarray:
     """``exp(B) - I = B + B^2/2 + ...``; small B keep all their digits."""
-    term, total = exponents, exponents.copy()
+    term = exponents
+    total = exponents.copy()
     for n in range(2, _MOST_TERMS):
         term = term @ exponents / n
         total += term

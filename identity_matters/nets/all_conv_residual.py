@@ -155,7 +155,9 @@ class AllConvResidual(base.Net):
             rates=("leak",),
             choices={"residual_init": starts.NAMES, "projection": ("fixed", "trained")},
         )
-        blocks, widths, strides = self.blocks_per_stage, self.widths, self.stage_strides
+        blocks = self.blocks_per_stage
+        widths = self.widths
+        strides = self.stage_strides
         if not widths or not len(blocks) == len(widths) == len(strides):
             raise ValueError(
                 "blocks_per_stage, widths and stage_strides must have one entry for"

@@ -25,7 +25,8 @@ from markdown_it.token import Token
 
 from identity_matters.runs import VERDICTS
 
-_PAGE, _STYLE = (pathlib.Path(__file__).with_suffix(end) for end in (".html", ".css"))
+_PAGE = pathlib.Path(__file__).with_suffix(".html")
+_STYLE = pathlib.Path(__file__).with_suffix(".css")
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
@@ -64,7 +65,8 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     for claim in headings["claims"]:
         body = _with_way_back(body, claim)
     title = html.escape(headings["h1"][0])
-    page, style = (file.read_text(encoding="utf-8") for file in (_PAGE, _STYLE))
+    page = _PAGE.read_text(encoding="utf-8")
+    style = _STYLE.read_text(encoding="utf-8")
     policy = f"{_POLICY} 'sha256-{_sha256(f'{chr(10)}{style}')}'"
     return string.Template(page).substitute(
         title=title, style=style, body=body, policy=policy

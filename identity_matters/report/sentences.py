@@ -12,6 +12,8 @@ import collections
 import contextlib
 import itertools
 import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from identity_matters import paper
 from identity_matters.report.collection import Group, of_claim
@@ -36,21 +38,17 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
 
     def value(match: re.Match) -> str:
         name, extreme, metric, digits = match.groups(default="")
-        named = [g for g in groups if name in (g.name, f"{g.first.experiment}/*")]
-        found = [g for g in named if g.scale == "paper"] or named
-        end: dict[int, float] = {}  # of each seed
-        for run in (run for group in found for run in group.runs):
-            if metric in run.summary["metrics"]:
-                shown = run.summary["metrics"][metric]
-                end[run.seed] = (min if extreme == "min" else max)(
-                    shown, end.get(run.seed, shown)
-                )
-        if not end:
+        matching = _matching_groups(name, groups)
+        end_of_seed = _end_of_each_seed(
+            matching, metric, min if extreme == "min" else max
+        )
+        if not end_of_seed:
             raise MissingValueError(match[0])
-        used.extend(found)
-        seeds = max(len(group.runs) for group in found)
-        of_some = f" (in {len(end)} of {seeds} runs)" if len(end) < seeds else ""
-        return in_words(list(end.values()), int(digits or 2), extreme) + of_some
+        used.extend(matching)
+        ends = list(end_of_seed.values())
+        seeds = max(len(group.runs) for group in matching)
+        of_some = f" (in {len(ends)} of {seeds} runs)" if len(ends) < seeds else ""
+        return in_words(ends, int(digits or 2), extreme) + of_some
 
     try:
         return _VALUE.sub(value, sentence), used
@@ -58,31 +56,61 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
         raise MissingValueError(f"{sentence}: {error}") from None
 
 
-def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
-    """The results on a claim in a few words, with the number of seeds.
+def _matching_groups(name: str, groups: list[Group]) -> list[Group]:
+    """The groups that `name` means; reduced ones only if there are no others."""
+    matching = [
+        group for group in groups if name in (group.name, f"{group.first.experiment}/*")
+    ]
+    at_paper_scale = [group for group in matching if group.scale == "paper"]
+    return at_paper_scale or matching
 
-    There are up to `most` sentences.
+
+def _end_of_each_seed(
+    groups: list[Group], metric: str, extreme: Callable[[Any, Any], Any]
+) -> dict[int, Any]:
+    """Seed -> the least or the largest value of a metric in its runs."""
+    ends: dict[int, Any] = {}
+    for group in groups:
+        for run in group.runs:
+            if metric in run.summary["metrics"]:
+                value = run.summary["metrics"][metric]
+                ends[run.seed] = extreme(value, ends.get(run.seed, value))
+    return ends
+
+
+class _Filled(NamedTuple):
+    """A sentence with its values, and in brackets how many seeds they come from."""
+
+    text: str
+    seeds: str
+
+
+def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
+    """The results on a claim in at most so many sentences, with the number of seeds.
 
     "not run" if no run belongs to the claim; empty if no run has the metrics of a
     sentence.
     """
     if not of_claim(claim, groups):
         return NOT_RUN
-    found = []
+    filled = []
     for sentence in paper.CLAIMS[claim].ours:
         with contextlib.suppress(MissingValueError):
             text, used = fill(sentence, groups)
-            seeds = " and ".join(map(str, sorted({len(group.runs) for group in used})))
-            reduced = (
-                ", reduced" if any(group.scale == "reduced" for group in used) else ""
-            )
-            found.append((f" (n = {seeds}{reduced})", text))
-    # Consecutive sentences with the same number of seeds give it once, after the last
-    # of them.
-    alike = itertools.groupby(found[:most], key=lambda one: one[0])
-    return "; ".join(
-        "; ".join(text for _, text in some) + marks for marks, some in alike
-    )
+            filled.append(_Filled(text, _seeds(used)))
+    # Consecutive sentences of the same number of seeds give it once, after the last.
+    parts = []
+    for seeds, alike in itertools.groupby(filled[:most], key=lambda part: part.seeds):
+        parts.append("; ".join(part.text for part in alike) + seeds)
+    return "; ".join(parts)
+
+
+def _seeds(groups: list[Group]) -> str:
+    """ " (n = 3)", " (n = 1 and 3, reduced)": how many seeds these groups have."""
+    counts = sorted({len(group.runs) for group in groups})
+    is_reduced = any(group.scale == "reduced" for group in groups)
+    reduced = ", reduced" if is_reduced else ""
+    return f" (n = {' and '.join(map(str, counts))}{reduced})"
 
 
 def verdicts(claim: str, groups: list[Group]) -> str:
@@ -90,14 +118,16 @@ def verdicts(claim: str, groups: list[Group]) -> str:
 
     Reduced runs are marked.
     """
-    # (scale, verdict) -> the variants that have it
-    variants = collections.defaultdict(list)
+    variants_by_verdict = collections.defaultdict(list)
     for group in of_claim(claim, groups):
-        variants[group.scale, group.verdict].append(group.first.variant)
-    agree = len({verdict for _, verdict in variants}) == 1
-    cells = []
-    for (scale, verdict), names in sorted(variants.items()):
-        named = verdict if agree else f"{', '.join(names)}: {verdict}"
-        count = f" x {len(names)}" if agree and len(names) > 1 else ""
-        cells.append(f"{named}{count}{' (reduced)' if scale == 'reduced' else ''}")
-    return "; ".join(cells) or NOT_RUN
+        variants_by_verdict[group.scale, group.verdict].append(group.first.variant)
+    agree = len({verdict for _, verdict in variants_by_verdict}) == 1
+    parts = []
+    for (scale, verdict), variants in sorted(variants_by_verdict.items()):
+        if agree:
+            count = f" x {len(variants)}" if len(variants) > 1 else ""
+            text = f"{verdict}{count}"
+        else:
+            text = f"{', '.join(variants)}: {verdict}"
+        parts.append(f"{text} (reduced)" if scale == "reduced" else text)
+    return "; ".join(parts) or NOT_RUN

@@ -112,23 +112,23 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
         if other["error"] is not None:
             raise ValueError(f"process {index}: {other['error']}")
     for index, other in enumerate(gathered):
-        for name, (first, own) in runs.differences(
-            gathered[0]["values"], other["values"]
-        ).items():
+        differences = runs.differences(gathered[0]["values"], other["values"])
+        if differences:
+            name, (value_of_0, value) = next(iter(differences.items()))
             raise ValueError(
-                f"process {index} has {name}={own!r}, process 0 has {name}={first!r}"
+                f"process {index} has {name}={value!r}, process 0 has"
+                f" {name}={value_of_0!r}"
             )
 
 
 def on_process_0(function: Callable[[], Any]) -> Any:
-    """Calls ``function()`` in process 0 only.
-
-    Returns its JSON-able result in all processes.
+    """Calls ``function()`` in process 0; returns its JSON-able result in all processes.
 
     If it fails, process 0 raises the original error, and the others raise
     Process0Error.
     """
-    outcome, failure = None, None
+    outcome = None
+    failure = None
     if is_process_0():
         try:
             outcome = {"value": function()}
@@ -153,8 +153,8 @@ def arrays_from_process_0(tree: Any) -> Any:
 
     def send(leaf):
         # Sent as bytes: JAX's broadcast is a sum, in which -0.0 would lose its sign.
-        own = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-        sent = np.asarray(multihost_utils.broadcast_one_to_all(own), np.uint8)
+        as_bytes = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        sent = np.asarray(multihost_utils.broadcast_one_to_all(as_bytes), np.uint8)
         return sent.view(leaf.dtype).reshape(leaf.shape)
 
     return jax.tree.map(send, tree)

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from identity_matters.images import datasets
+from identity_matters.images import datasets, preparation
 from identity_matters.images.datasets import SOURCES
 from tests.train.test_checkpoint import damage
 
@@ -61,15 +61,15 @@ def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, how):
 
 
 def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
-    assert datasets.prepare("digits", tmp_path) == []
+    assert preparation.prepare("digits", tmp_path) == []
     _write(tmp_path, "train")
     _write(tmp_path, "test")
-    directories = datasets.prepare("cifar10", tmp_path)
+    directories = preparation.prepare("cifar10", tmp_path)
     assert [directory.name for directory in directories] == ["train", "test"]
 
 
 class _Builder(list):
-    """The part of a builder of tensorflow_datasets that `datasets.decode` uses.
+    """The part of a builder of tensorflow_datasets that `preparation.decode` uses.
 
     As with CIFAR-100, an example has more fields than are wanted.
     """
@@ -93,11 +93,11 @@ class _Builder(list):
 
 def test_decoding_in_chunks(monkeypatch, tmp_path):
     # 6 images: a full chunk and a partial one
-    monkeypatch.setattr(datasets, "CHUNK_EXAMPLES", 4)
+    monkeypatch.setattr(preparation, "CHUNK_EXAMPLES", 4)
     written = _write(tmp_path)
     builder = _Builder(zip(*written, strict=True))
     for decoded, expected in zip(
-        datasets.decode(SMALL, "train", builder), written, strict=True
+        preparation.decode(SMALL, "train", builder), written, strict=True
     ):
         np.testing.assert_array_equal(decoded, expected)
 

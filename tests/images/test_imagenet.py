@@ -20,10 +20,10 @@ from experiments.images.data import load_data
 from experiments.images.settings import IMAGENET_DATA
 from identity_matters import batches
 from identity_matters.images import (
-    datasets,
     decoding,
     imagenet,
     miniature,
+    preparation,
     streaming,
     views,
 )
@@ -366,10 +366,10 @@ def write_tar(path, names, content=b"x" * 2000):
 
 @pytest.fixture
 def archives(tmp_path):
-    train, validation = (tmp_path / name for name in datasets.IMAGENET_ARCHIVES)
+    train, validation = (tmp_path / name for name in preparation.IMAGENET_ARCHIVES)
     write_tar(train, [f"{synset}.tar" for synset in SYNSETS])
     write_tar(validation, IMAGES)
-    datasets.check_archives(tmp_path, SYNSETS, len(IMAGES))
+    preparation.check_archives(tmp_path, SYNSETS, len(IMAGES))
     return tmp_path
 
 
@@ -379,17 +379,17 @@ def archives(tmp_path):
         # tensorflow_datasets would give these labels by their place among the sorted
         # names.
         (
-            datasets.IMAGENET_VALIDATION,
+            preparation.IMAGENET_VALIDATION,
             [f"n0144076{i}/{name}" for i, name in enumerate(IMAGES)],
         ),
-        (datasets.IMAGENET_VALIDATION, ["val/", *IMAGES]),
-        (datasets.IMAGENET_VALIDATION, [f"./{name}" for name in IMAGES]),
-        (datasets.IMAGENET_VALIDATION, IMAGES[:-1]),
-        (datasets.IMAGENET_VALIDATION, [*IMAGES, IMAGES[0]]),
-        (datasets.IMAGENET_VALIDATION, []),
-        (datasets.IMAGENET_TRAIN, [f"{synset}/" for synset in SYNSETS]),
-        (datasets.IMAGENET_TRAIN, [f"train/{synset}.tar" for synset in SYNSETS]),
-        (datasets.IMAGENET_TRAIN, [f"{synset}.tar" for synset in SYNSETS[:-1]]),
+        (preparation.IMAGENET_VALIDATION, ["val/", *IMAGES]),
+        (preparation.IMAGENET_VALIDATION, [f"./{name}" for name in IMAGES]),
+        (preparation.IMAGENET_VALIDATION, IMAGES[:-1]),
+        (preparation.IMAGENET_VALIDATION, [*IMAGES, IMAGES[0]]),
+        (preparation.IMAGENET_VALIDATION, []),
+        (preparation.IMAGENET_TRAIN, [f"{synset}/" for synset in SYNSETS]),
+        (preparation.IMAGENET_TRAIN, [f"train/{synset}.tar" for synset in SYNSETS]),
+        (preparation.IMAGENET_TRAIN, [f"{synset}.tar" for synset in SYNSETS[:-1]]),
     ],
 )
 def test_a_repacked_archive_is_refused(archives, archive, names):
@@ -397,10 +397,10 @@ def test_a_repacked_archive_is_refused(archives, archive, names):
     with pytest.raises(
         ValueError, match=rf"^{archives / archive} is not the published archive: "
     ):
-        datasets.check_archives(archives, SYNSETS, len(IMAGES))
+        preparation.check_archives(archives, SYNSETS, len(IMAGES))
 
 
-@pytest.mark.parametrize("archive", datasets.IMAGENET_ARCHIVES)
+@pytest.mark.parametrize("archive", preparation.IMAGENET_ARCHIVES)
 @pytest.mark.parametrize("how", ["cut", "web page", "empty"])
 def test_a_damaged_archive_is_refused_at_once(archives, archive, how):
     path = archives / archive
@@ -411,11 +411,11 @@ def test_a_damaged_archive_is_refused_at_once(archives, archive, how):
     with pytest.raises(
         ValueError, match=rf"^{path} is (damaged|not the published archive).*: "
     ):
-        datasets.check_archives(archives, SYNSETS, len(IMAGES))
+        preparation.check_archives(archives, SYNSETS, len(IMAGES))
 
 
 class _Unprepared:
-    """The part of a builder that `datasets._built` uses.
+    """The part of a builder that `preparation._prepared_builder` uses.
 
     What it downloads is damaged.
     """
@@ -444,10 +444,10 @@ def test_whatever_tensorflow_datasets_raises_one_line_names_the_archive(
 ):
     builder = _Unprepared()
     builder.error = error
-    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(preparation.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(imagenet, "builder", lambda data_dir, name: builder)
     with pytest.raises(ValueError) as caught:
-        datasets.prepare("cifar10", tmp_path)
+        preparation.prepare("cifar10", tmp_path)
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"cifar10 cannot be prepared ({type(error).__name__}")
     assert (
@@ -458,9 +458,9 @@ def test_whatever_tensorflow_datasets_raises_one_line_names_the_archive(
 
 
 def test_preparing_without_tensorflow_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(preparation.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ValueError,
         match="preparing imagenet2012 needs tensorflow, which is not installed; ",
     ):
-        datasets.prepare("imagenet2012", tmp_path)
+        preparation.prepare("imagenet2012", tmp_path)
