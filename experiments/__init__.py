@@ -21,8 +21,8 @@ KINDS = {
     "OTHER_VARIANTS": "not part of `make reproduce`",
 }
 
-# Name of each experiment -> its module, found by a text search so that nothing is
-# imported.
+# Name of each experiment -> its module,
+# found by a text search so that nothing is imported.
 MODULES = {
     path.stem: ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("images/*.py")])

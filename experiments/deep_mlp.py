@@ -185,8 +185,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 def _judged(record: dict, rules: dict) -> dict:
     """The record, with "trained" and "deep"."""
-    # The percent of the way to the best linear map's loss; a diverged net has no such
-    # field.
+    # The percent of the way to the best linear map's loss;
+    # a diverged net has no such field.
     closed_percent = record.get("gap_closed_percent", -np.inf)
     return {
         "gap_closed_percent": closed_percent,

@@ -58,8 +58,8 @@ _PROMISED = (
     "max_polar_norm_over_polar_bound",
     "max_psd_norm_over_psd_bound",
 )
-# By F8 the best norm equals the lower bound; the slack is for rounding at angles near
-# pi.
+# By F8 the best norm equals the lower bound;
+# the slack is for rounding at angles near pi.
 _OPTIMAL = {"max_best_over_lower_bound": 1.001}
 _FAMILIES = {"shortest_random": "random", "shortest_normal": "negative_normal"}
 # 25 targets at many layers, with the methods that come close; 2 percent is our choice.
@@ -85,8 +85,8 @@ _CHANGES: dict[str, dict] = {
     "ill_conditioned": {"dimensions": (2, 3, 5, 8, 16, 33), "strengths": (1e4, 1e8)},
     "normal": _OPTIMAL,
     "negative_even": {"depths": (16, 64, 256, 4096), **_OPTIMAL},
-    # With few layers the paper's construction exceeds its bound: it spends one or two
-    # on K.
+    # With few layers the paper's construction exceeds its bound:
+    # it spends one or two on K.
     "negative_odd": {
         "strengths": (1e-3, 1.0),
         "depths": (16, 64, 256, 4096),

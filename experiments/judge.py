@@ -28,8 +28,8 @@ _WRITE = flags.DEFINE_boolean(
     "write", False, "Write what the records say, and seal the run."
 )
 FILES = ("config.json", "environment.json", "metrics.jsonl", "summary.json")
-# Sums and fits may be rounded in another order by another processor or version of
-# NumPy.
+# Sums and fits may be rounded in another order
+# by another processor or version of NumPy.
 RELATIVE_ROUNDING = 1e-9
 
 

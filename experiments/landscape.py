@@ -72,8 +72,8 @@ def trials(*, variant: str, **settings) -> list[dict]:
         settings["start_norms"] = settings["start_taus"] + settings["outside_norms"]
         settings = without(settings, "start_taus", "outside_norms")
     if variant != "hessian_at_origin":
-        # Zero layers are added up to this depth, so that all depths share one
-        # compilation.
+        # Zero layers are added up to this depth,
+        # so that all depths share one compilation.
         settings["max_depth"] = max(settings["depths"])
     return each(settings, {"widths": "width", "depths": "depth"}, kind=variant)
 

@@ -210,8 +210,8 @@ def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
     """
     residual = where(records, network=RESIDUAL)
     standard = where(records, network=STANDARD)
-    # Theorem 2.1 puts an optimum inside B_1 as soon as the depth brings its bound below
-    # 1.
+    # Theorem 2.1 puts an optimum inside B_1 as
+    # soon as the depth brings its bound below 1.
     in_theorem = [
         record
         for record in residual

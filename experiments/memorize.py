@@ -30,8 +30,8 @@ from identity_matters.memorize import hashing
 _FITS = ("fit", "few_numbers", "retrieval")
 # Fields of other trials that hold a network, too.
 _ALSO_BUILT = ("constructed", "float32_result", "float64_result")
-# Fields reported for every trial, as metrics with the number of examples in their
-# names.
+# Fields reported for every trial, as metrics
+# with the number of examples in their names.
 _BY_SIZE = {
     "separation": ("rho", "theorem_width", "lemma_width"),
     "minimal_width": ("least_fitting_width", "least_certified_width"),
@@ -90,14 +90,14 @@ _FEW_NUMBERS = {
     "group_points": (5, 9, 11, 13),
     "batch_examples": 4096,
 }
-# Random points of whole numbers, like pixels, in so few dimensions that 34 bits
-# suffice.
+# Random points of whole numbers, like pixels,
+# in so few dimensions that 34 bits suffice.
 _FEW_NUMBERS_TRADE = {
     **_data("synthetic", (16384,), features=4, num_classes=10),
     "word_bits": (34, 40, 47, 53),  # no number, stored or computed, exceeds 2^word_bits
     "widths": (6, 7, 8),  # channels of the network; all but 5 hold words of labels
-    # Groups are as large as possible with at least this chance that a random hash
-    # constant works.
+    # Groups are as large as possible with at least
+    # this chance that a random hash constant works.
     "least_hash_chance": 2e-3,
     "batch_examples": 4096,
 }
@@ -124,8 +124,8 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         "fit": _fit(
             _data("digits"),
             labels=_LABELS,
-            # The narrowest network in each precision, and the wider ones that float32
-            # needs.
+            # The narrowest network in each precision,
+            # and the wider ones that float32 needs.
             networks=(
                 (1, "float32"),
                 (1, "float64"),
@@ -194,8 +194,8 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         "fit": _fit(_data("synthetic", (1_281_167,), 64, 1000), **_LARGE)
     },
 }
-# Settings that hold several values -> what a trial calls one value, or the parts of
-# one.
+# Settings that hold several values -> what
+# a trial calls one value, or the parts of one.
 _SEVERAL = {
     "examples": "examples",
     "labels": "labels",

@@ -107,8 +107,8 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "median_attack_excess": float(np.median(ends)) - 1 if len(ends) else np.nan,
     }
     slack = settings["tolerance"]
-    # Layers below the optimum refute the bound; a searched bound above it refutes the
-    # layers.
+    # Layers below the optimum refute the bound;
+    # a searched bound above it refutes the layers.
     refuted = (
         metrics["least_attack_excess"] < -slack
         or metrics["least_excess_over_optimum"] < -slack

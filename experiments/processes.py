@@ -23,8 +23,8 @@ from absl import flags
 STOP_SECONDS = 30  # allowed for saving after SIGTERM
 RUNS_ELSEWHERE_CODE = 3  # how a run ends that another reproduction is running already
 _PR_SET_PDEATHSIG = 1
-# A socket's path may have about 107 bytes. That of the server below has some 30 of its
-# own.
+# A socket's path may have about 107 bytes.
+# That of the server below has some 30 of its own.
 _LONGEST_TEMPORARY_DIRECTORY = 70
 _SHORT_TEMPORARY_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 _SERVER = multiprocessing.get_context("forkserver")
@@ -113,8 +113,8 @@ def _print_to(log: str) -> None:
     """Sends all output to `log`; ends the process if another one is writing there."""
     with open(log, "ab") as output:
         try:
-            # Kept until the last copy of the descriptor is closed, when the process
-            # ends.
+            # Kept until the last copy of the descriptor
+            # is closed, when the process ends.
             fcntl.flock(output.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os._exit(RUNS_ELSEWHERE_CODE)

@@ -64,8 +64,8 @@ _SETTINGS = {
         "form_tolerance": 1e-5,
     },
     "dead_units": {
-        # (depth, width, d); the data are -1 and 1 for d = 1, points on a circle for d =
-        # 2.
+        # (depth, width, d); the data are -1 and 1
+        # for d = 1, points on a circle for d = 2.
         "nets": (
             (1, 1, 1),
             (1, 2, 1),

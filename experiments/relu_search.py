@@ -22,8 +22,8 @@ from experiments.run.trials import each, without
 from experiments.run.verdicts import joined, largest, least, total, under_attack, where
 from identity_matters.report.records import rows
 
-# A point is optimal, in every variant, if f / f(0) is at most this: the targets are
-# realizable.
+# A point is optimal, in every variant,
+# if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
 _NOT_INSIDE = ("not critical", "outside")
 BAD = ("saddle", "no negative curvature")
@@ -47,8 +47,8 @@ PROBLEMS = {
 }
 SETTINGS = {
     **PROBLEMS,
-    # (depth, width, lifted width d, bias, pairs); no input and output maps for d =
-    # width_in.
+    # (depth, width, lifted width d, bias, pairs);
+    # no input and output maps for d = width_in.
     "nets": (
         (1, 1, 2, False, 8),
         (1, 2, 2, False, 8),
@@ -81,8 +81,8 @@ SETTINGS = {
     "least_proved_minima": 1,  # distinct proved minima that the verdict needs
     # relative amount by which the gradient in the maps may fall below its bound
     "rounding": 1e-9,
-    # The same search of linear residual nets, with as many starts in all, half at each
-    # depth.
+    # The same search of linear residual nets,
+    # with as many starts in all, half at each depth.
     "control": {"depths": (2, 3), "problems": 88, "pairs": 8},
 }
 

@@ -1,6 +1,4 @@
-"""Training and test examples, and which of them each step takes.
-
-They are in memory, streamed or drawn.
+"""Training and test examples (in memory, streamed or drawn): what each step takes.
 
 A run sees its examples as one long sequence, the concatenated permutations of its
 epochs, and step t takes the t-th slice. If the batch size does not divide the number of
@@ -85,9 +83,7 @@ class Arrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streams:
-    """Splits too large for memory.
-
-    Batches are read one by one, and each process reads its share.
+    """Splits too large for memory, of which each process reads its share.
 
     Training images are augmented at random, depending on seed, epoch and index alone.
     The iterator of `stream` has ``close()`` and yields ``make_batch(i)`` for the
@@ -174,8 +170,8 @@ def batch_plan(
 @functools.lru_cache(maxsize=4)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     """A uniformly random permutation, i64[num_examples], read-only."""
-    # NumPy promises to keep the raw output of Philox; `Generator.permutation` may
-    # change.
+    # NumPy promises to keep the raw output of Philox;
+    # `Generator.permutation` may change.
     generator = np.random.Philox(key=np.array([seed, epoch], np.uint64))
     order = np.argsort(generator.random_raw(num_examples), kind="stable")
     order.setflags(write=False)
@@ -183,15 +179,13 @@ def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
 
 
 def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
-    """A key for each example, keys[n]; jittable.
-
-    It is ``fold_in(fold_in(key, epoch), index)``.
+    """A key for each example, ``fold_in(fold_in(key, epoch), index)``; jittable.
 
     `epochs`, `indices`: i32[n]. Raises ValueError unless `key` is a typed key of JAX's
     threefry.
     """
-    # With other generators (rbg), the numbers drawn from a key change when it is
-    # vmapped.
+    # With other generators (rbg), the numbers
+    # drawn from a key change when it is vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
         raise ValueError(f"key must be of the generator threefry2x32, got {generator}")
 

@@ -1,6 +1,4 @@
-"""Which code runs: its commit, and a digest of what was imported.
-
-It also tells whether the code is that commit's.
+"""Which code runs: its commit, whether it was changed, and a digest of its sources.
 
 Git's own `status` believes flags of the index, the user's configuration and further
 ignore files. Here the contents of all files are compared with the commit's tree
@@ -55,10 +53,7 @@ def code_version() -> dict:
 
 
 def digest(hashes: dict[str, str]) -> str:
-    """The digest of source files, from git's hash of each path.
-
-    Other files are left out.
-    """
+    """A digest of the source files in `hashes`: path -> git's hash of the content."""
     lines = [
         f"{content} {path}\n"
         for path, content in sorted(hashes.items())
@@ -68,10 +63,7 @@ def digest(hashes: dict[str, str]) -> str:
 
 
 def digest_of_commit(commit: str) -> str | None:
-    """The `digest` of the source files of a commit of this clone.
-
-    It is None if the commit is not there.
-    """
+    """The `digest` of a commit's source files; None if this clone lacks the commit."""
     tree = _tree_of(commit) if _is_clone() else None
     return (
         None
@@ -94,10 +86,7 @@ def _source_hashes() -> dict[str, str]:
 
 
 def _content(path: pathlib.Path) -> bytes:
-    """What git stores of a text file, or of a symbolic link.
-
-    Of a file that is the text, with its line ends; of a link, its target.
-    """
+    """What git stores: a text with its line ends, or the target of a symbolic link."""
     if path.is_symlink():
         return os.fsencode(os.readlink(path))
     return path.read_bytes().replace(b"\r\n", b"\n")
@@ -152,8 +141,8 @@ def _from_git() -> _Version:
     tree = _tree_of(name)
     command = ["ls-files", "-z", "--others"]
     if tree and ".gitignore" in tree:
-        # Of all ignore files only the commit's own counts, so that none can hide
-        # itself.
+        # Of all ignore files only the commit's own counts,
+        # so that none can hide itself.
         command.append(f"--exclude-from={REPOSITORY / '.gitignore'}")
     listed = _git(*command, "--", ".", f":!{_RESULTS}")
     other_files = None if listed is None else os.fsdecode(listed).split("\0")[:-1]

@@ -1,7 +1,4 @@
-"""The environment of a run.
-
-It is its code, package versions, machine, JAX's settings and command.
-"""
+"""What a run ran on: its code, package versions, machine, JAX settings and command."""
 
 import contextlib
 import datetime
@@ -18,8 +15,8 @@ from identity_matters.code_version import code_version
 
 # they can change a number
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
-# Settings of JAX, from its configuration or a variable JAX_..., that can change a
-# number.
+# Settings of JAX, from its configuration
+# or a variable JAX_..., that can change a number.
 JAX_SETTINGS = (
     "jax_allow_f16_reductions",
     "jax_default_matmul_precision",
@@ -44,8 +41,8 @@ VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
 )
 _NO_NUMBER = re.compile("dump|host_platform_device_count")
-# What must stay the same, beside the code, if a run is resumed -> how a message calls
-# it.
+# What must stay the same, beside the code,
+# if a run is resumed -> how a message calls it.
 _KEPT = {
     "packages": "with other packages",
     "jax_settings": "with other settings of JAX",
@@ -54,10 +51,7 @@ _KEPT = {
 
 
 def describe() -> dict:
-    """The environment of this process, JSON-able.
-
-    It has the code, package versions, devices, settings and command.
-    """
+    """This process's code, packages, devices, settings and command, JSON-able."""
     import jax
 
     devices = jax.devices()
@@ -115,10 +109,7 @@ def _named(environment: dict) -> str:
 
 
 def _jax_settings(values: dict) -> dict:
-    """The current `JAX_SETTINGS` that this version of JAX has.
-
-    Enumerations are given by their value.
-    """
+    """The current `JAX_SETTINGS` that this JAX has, enumerations by their value."""
     shown = {}
     for name in JAX_SETTINGS:
         if name in values:

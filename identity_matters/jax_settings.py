@@ -49,9 +49,9 @@ def _jaxlib_knows_the_flag() -> bool:
 
 
 def _is_for_cpus() -> bool:
-    """Whether JAX has a CPU only.
+    """Whether JAX will compute on CPUs, judged without starting its backends.
 
-    Does not start its backends, after which it would be too late.
+    Once they have started, XLA_FLAGS has been read.
     """
     if importlib.util.find_spec("libtpu"):
         return False  # it has its own list of flags

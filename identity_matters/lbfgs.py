@@ -25,8 +25,8 @@ def minimize(
     to its size or 1.
     """
     options = {"maxiter": iterations, "maxcor": 20, "ftol": tolerance, "gtol": 0.0}
-    # Handing tiny matrices to a second BLAS thread takes far longer than their
-    # arithmetic.
+    # Handing tiny matrices to a second BLAS thread
+    # takes far longer than their arithmetic.
     with _BLAS.limit(limits=1, user_api="blas"):
         found = scipy.optimize.minimize(
             value_and_gradient, x, args, jac=True, method="L-BFGS-B", options=options

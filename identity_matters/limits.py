@@ -15,8 +15,8 @@ import pathlib
 from collections.abc import Iterator
 
 _ROOT = pathlib.Path("/")
-# Version 1 writes "no limit" as the largest multiple of a page: 2^63 - 4096 and the
-# like.
+# Version 1 writes "no limit" as the largest
+# multiple of a page: 2^63 - 4096 and the like.
 _NO_LIMIT_BYTES = 2**60
 
 
@@ -74,9 +74,7 @@ def _memory_limits(root: pathlib.Path) -> Iterator[int]:
 
 
 def _control_groups(root: pathlib.Path, controller: str) -> Iterator[pathlib.Path]:
-    """The directories of this process's groups for `controller`.
-
-    Those of all their parents are included.
+    """This process's groups for `controller` and all their parents: directories.
 
     A directory may not exist: inside a container the group's name can be that on the
     host, while the container's own group is mounted at the top.

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-# Relative accuracy of `largest_spectral_norm`, far above the rounding of Cholesky's
-# method.
+# Relative accuracy of `largest_spectral_norm`,
+# far above the rounding of Cholesky's method.
 _CERTIFIED_TO = 1e-9
 
 
 def spectral_norms(matrices: np.ndarray) -> np.ndarray:
     """Largest singular value of each matrix: f64[..., d, d] -> f64[...]."""
-    # eigvalsh of the Gram matrix is faster than an SVD; the largest value is as
-    # accurate.
+    # eigvalsh of the Gram matrix is faster than an SVD;
+    # the largest value is as accurate.
     gram = matrices.mT @ matrices
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 

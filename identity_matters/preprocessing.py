@@ -38,11 +38,11 @@ ZCA_BIAS = 0.1
 LARGEST_PIXEL = 255  # of uint8
 DTYPES = ("uint8", "float32")  # of raw images
 _CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
-# Non-negative images whose largest value is above this are taken for pixels that nobody
-# scaled.
+# Non-negative images whose largest value is above
+# this are taken for pixels that nobody scaled.
 _LARGEST_SCALED = 2.0
-# Images whose largest magnitude differs by such factors from that in training are of
-# another scale.
+# Images whose largest magnitude differs by such
+# factors from that in training are of another scale.
 _MUCH_LARGER = 10.0
 _MUCH_SMALLER = 1 / 50
 
@@ -448,8 +448,8 @@ def _fit_zca(images):
 def _whiten(constants, x):
     flat = _normalize_contrast(x).reshape(len(x), -1)
     centered = flat - constants["mean"][None, :]
-    # Accelerators would round the factors to bfloat16 or TF32; this product costs
-    # little.
+    # Accelerators would round the factors to bfloat16 or TF32;
+    # this product costs little.
     whitened = jnp.matmul(centered, constants["whitening"], precision="highest")
     return whitened.reshape(x.shape)
 

@@ -9,12 +9,12 @@ import optax
 
 from identity_matters.array_types import Array
 
-# Levenberg-Marquardt: the damping shrinks after a successful step and grows after a
-# failed one.
+# Levenberg-Marquardt: the damping shrinks after
+# a successful step and grows after a failed one.
 _SHRINK = 5.0
 _GROW = 4.0
-# Relative to ||J||_F^2. With less, J^T J, often singular by symmetry, would stay so to
-# rounding.
+# Relative to ||J||_F^2. With less, J^T J,
+# often singular by symmetry, would stay so to rounding.
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
 _FIRST_DAMPING = 5e-2
@@ -68,8 +68,8 @@ def least_squares(
     """
 
     def linearize(point: jax.Array) -> Fit:
-        # One pass gives the value and the Jacobian, so `residual` is compiled only
-        # once.
+        # One pass gives the value and the Jacobian,
+        # so `residual` is compiled only once.
         def value_twice(p):
             value = residual(p)
             return value, value

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 # A net has trained if its training error is at most this. Our choice.
 TRAINED_PERCENT = 5.0
-# In ten epochs of augmented images a narrow net fits less: this is a third of the error
-# at chance.
+# In ten epochs of augmented images a narrow net fits less:
+# this is a third of the error at chance.
 SMALL_TRAINED_PERCENT = 30.0
-# An initialisation has helped if its training loss is at most this times the other's.
-# Our choice.
+# An initialisation has helped if its training loss
+# is at most this times the other's. Our choice.
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
@@ -59,8 +59,8 @@ OTHER_VARIANTS = {
         f"cifar10/{question}": f"{about}; a net on an H200: minutes (estimate)"
         for question, about in QUESTIONS.items()
     },
-    # Within reach of two cores: ten epochs, 170,928 parameters, and no more nets than
-    # needed.
+    # Within reach of two cores: ten epochs,
+    # 170,928 parameters, and no more nets than needed.
     **{
         f"cifar10/small/{question}": f"{about}; one core: 1 to 3 hours"
         for question, about in QUESTIONS.items()
@@ -125,8 +125,8 @@ def _nets(size: str, question: str) -> dict:
             "paper": {"residual_init": "paper"},
             "paper_times_3": {"residual_init": "paper", "initial_scale": 3.0},
             "standard": {"residual_init": "standard"},
-            # All residual weights are zero, and so are the gradients with respect to
-            # them.
+            # All residual weights are zero,
+            # and so are the gradients with respect to them.
             "zero": {"initial_scale": 0.0},
         },
         "projection": {
@@ -281,8 +281,8 @@ class _Rule(NamedTuple):
 
 
 _BY_TEST_ERROR = {
-    # Help need not halve the loss within ten epochs, so only the test error can refute
-    # the claim.
+    # Help need not halve the loss within ten epochs,
+    # so only the test error can refute the claim.
     "initialisation": _Rule(
         baseline="paper",
         holds=initialisation_helps,
@@ -298,8 +298,8 @@ _BY_TEST_ERROR = {
         holds=_overfits,
         is_denied=lambda without, with_norm: _lower(with_norm, without),
     ),
-    # Reproduced if any change to the activation lowers the test error, refuted if all
-    # raise it.
+    # Reproduced if any change to the activation
+    # lowers the test error, refuted if all raise it.
     "activation": _Rule(
         baseline="relu",
         holds=lambda relu, *others: any(_lower(other, relu) for other in others),

@@ -94,8 +94,8 @@ _DIGITS_NET: dict = {
     "optim": {"learning_rate": 0.03, "boundary_steps": (500, 650)},
     "train": {"steps": 700, "steps_per_log": 50, **settings.DIGITS_EVERY},
 }
-# Net -> scale, and its changes of each group of settings. Missing groups stay as they
-# are.
+# Net -> scale, and its changes of each group of settings.
+# Missing groups stay as they are.
 _NETS: dict[str, dict] = {
     # Claim: Table 2, 6.38 % on CIFAR-10 and 24.64 % on CIFAR-100, best at about 50,000
     # steps. The paper took 24 hours on a Tesla K40. One H200 at the target of 33,000

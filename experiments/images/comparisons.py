@@ -16,8 +16,8 @@ from experiments.images import protocol, settings
 from experiments.run.settings import configs
 from experiments.run.trials import without
 
-# A net has trained if its training error at the end is at most this. See
-# docs/protocol.md.
+# A net has trained if its training error
+# at the end is at most this. See docs/protocol.md.
 TRAINED_PERCENT = {"digits": 5.0, "cifar10": 60.0}
 GOOD_STARTS = ("plain_unit_variance", "plain_delta_orthogonal")
 # Convolutions -> blocks per stage, as even as they can be: 1 + 2 sum(blocks).

@@ -88,8 +88,8 @@ _SETTINGS = {
         steps_per_checkpoint=50,
         evaluation_batch_examples=64,
     ),
-    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (by which net: see
-    # nets.all_conv_residual).
+    # Claim: Table 2, 35.29 % top-1, 14.17 % top-5 (by which net:
+    # see nets.all_conv_residual).
     "imagenet2012/parameters_as_printed": _paper_settings(
         settings.IMAGENET_NETS["parameters_as_printed"], _AS_THE_PAPER
     ),
@@ -136,8 +136,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     is_complete = examples == tuple(imagenet.PUBLISHED_EXAMPLES.values())
     if config["scale"] != "paper" or not is_complete:
         return run.Verdict(claim, metrics, "not comparable")
-    # The published error of ResNet-34 is of option A and with ten crops, ours of B and
-    # with one.
+    # The published error of ResNet-34 is of option A and with ten crops,
+    # ours of B and with one.
     return verdicts.compare_with_published(
         claim,
         metrics,

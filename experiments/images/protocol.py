@@ -25,11 +25,11 @@ LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # The last training images; TFDS's order of CIFAR and our split of digits are random.
 HELD_OUT_EXAMPLES = {"digits": 269, "cifar10": 5000, "cifar100": 5000}
 WARMUP_SHARE = 20  # a twentieth of the steps
-# Two test errors differ if they do by more than this many standard errors of the
-# difference.
+# Two test errors differ if they do by more than
+# this many standard errors of the difference.
 STANDARD_ERRORS = 2.0
-# A final training has failed if its training error is within this of chance, in
-# percentage points.
+# A final training has failed if its training error
+# is within this of chance, in percentage points.
 CHANCE_MARGIN_PERCENT = 10.0
 TUNING = "tuning"
 FINAL = "final"

@@ -32,8 +32,8 @@ DIGITS_EVERY = {"steps_per_evaluation": 100, "steps_per_checkpoint": 100}
 IMAGENET_DATA = {
     "dataset": imagenet.NAME,
     "data_dir": "data",  # where `make data DATASETS=imagenet2012` put it
-    # If above 0: use this many generated training images instead, made in data_dir if
-    # missing.
+    # If above 0: use this many generated training
+    # images instead, made in data_dir if missing.
     "miniature_examples": 0,
     # Random crops in training; in evaluation the central crop of the resized image.
     "image_pixels": 224,
@@ -56,8 +56,8 @@ ALL_CONV_RESIDUAL = {
     # 1/(k sqrt c); multiplied by initial_scale.
     "residual_init": "paper",
     "initial_scale": 1.0,  # factor of the initial deviation of residual weights
-    # Slope of the activation below zero: 0.1 in the base code, 0 in the paper's
-    # formula.
+    # Slope of the activation below zero: 0.1 in the base code,
+    # 0 in the paper's formula.
     "leak": 0.0,
     # whether a block starts with an activation, as in the base code
     "activate_first": False,
@@ -92,16 +92,16 @@ IMAGENET_NETS = {
 OPTIM = {
     "schedule": "step",  # step, cosine or constant
     "learning_rate": 0.05,
-    # For schedule step: the steps at which the learning rate is multiplied by
-    # decay_factor.
+    # For schedule step: the steps at which
+    # the learning rate is multiplied by decay_factor.
     "boundary_steps": (30_000, 50_000),
     "decay_factor": 0.1,
     # steps over which the learning rate grows linearly to its full value
     "warmup_steps": 0,
     "momentum": 0.9,
     "nesterov": False,
-    # L2 penalty weight_decay / 2 * ||w||^2; decayed says on what: convolutions, kernels
-    # or all.
+    # L2 penalty weight_decay / 2 * ||w||^2;
+    # decayed says on what: convolutions, kernels or all.
     "weight_decay": 1e-4,
     "decayed": "convolutions",
 }

@@ -103,8 +103,8 @@ def build(
 
 @functools.cache
 def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
-    # The schedule starts at 1; `_step` multiplies by the rate, so all rates share one
-    # program.
+    # The schedule starts at 1; `_step` multiplies
+    # by the rate, so all rates share one program.
     return optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
 
 

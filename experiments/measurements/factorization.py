@@ -124,8 +124,8 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
         "lower_bound": lower,
     }
     if "path" in norms:
-        # The bound without half turns, where factorizations are good enough for it to
-        # differ visibly.
+        # The bound without half turns, where factorizations
+        # are good enough for it to differ visibly.
         row["vector_lower_bound"] = lower_bound(half_turns=False)
     return {
         **row,

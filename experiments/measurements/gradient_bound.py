@@ -13,8 +13,8 @@ from experiments.run.trials import grid
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_bound, model, random_ball
 
-# Where searches start: 0.1 <= ||Sigma|| <= 1, condition numbers up to 100. Any start
-# will do.
+# Where searches start: 0.1 <= ||Sigma|| <= 1,
+# condition numbers up to 100. Any start will do.
 SEARCH_DATA: dict[str, Any] = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
 
 

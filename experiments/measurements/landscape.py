@@ -45,8 +45,8 @@ def from_many_starts(trial, key) -> dict:
     A *= (2 * start_norms)[:, None, None, None]
     R = random_targets.exponential_targets(rng, target_sizes, trial.width)
     Sigma = random_matrices.second_moments(rng, count, trial.width, **trial.data)
-    # The last start is A_i = -I, the zero map, where the search must stay unless depth
-    # is 1.
+    # The last start is A_i = -I, the zero map,
+    # where the search must stay unless depth is 1.
     minus_identity = -np.eye(trial.width) * np.ones((1, trial.depth, 1, 1))
     A = np.concatenate([A, minus_identity])
     R = np.concatenate([R, R[-1:]])
@@ -115,8 +115,8 @@ def negative_determinant(trial, key) -> dict:
     shape = (trial.problems, len(trial.taus), trial.starts)
     tau = np.tile(np.repeat(trial.taus, trial.starts), trial.problems)
     R = random_targets.exponential_targets(rng, np.ones(trial.problems), trial.width)
-    # Flipping the sign of one output makes the determinant negative and keeps the
-    # singular values.
+    # Flipping the sign of one output makes the determinant
+    # negative and keeps the singular values.
     R[:, 0] *= -1
     Sigma = random_matrices.second_moments(
         rng, trial.problems, trial.width, **trial.data

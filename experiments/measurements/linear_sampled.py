@@ -59,8 +59,8 @@ class Training(DeviceTraining):
             data=examples,
             optimizer=optax.sgd(self.learning_rate),
             schedule=optax.constant_schedule(self.learning_rate),
-            # A product takes 2 d^2 operations for each example, a backward pass two of
-            # them.
+            # A product takes 2 d^2 operations for each
+            # example, a backward pass two of them.
             flops_per_example=3 * 2.0 * depth * self.width**2,
             compare=step.regression,
             unrolled_on_cpu=False,

@@ -29,8 +29,8 @@ def build(**trial) -> types.SimpleNamespace:
         )
     built = types.SimpleNamespace(**trial)
     built.R, built.Sigma = _problem(trial)
-    # Residual nets start near the identity map; its risk is the yardstick for all
-    # networks.
+    # Residual nets start near the identity map;
+    # its risk is the yardstick for all networks.
     identity = np.zeros((1, *built.R.shape))
     yardstick = float(model.excess_risk(identity, built.R, built.Sigma))
     rules = {

@@ -223,8 +223,8 @@ def _tight_ratio(rng, trial, norm: float) -> float | None:
     )
     nets = jax.tree.map(lambda part: np.repeat(part, trial.depth, axis=1), of_one_block)
     nets = nets._replace(V=np.zeros_like(nets.V))
-    # If no unit is active on an example, both sides are 0: take the net with the
-    # largest factor.
+    # If no unit is active on an example, both sides are 0:
+    # take the net with the largest factor.
     best = int(np.argmax(jax.vmap(feature_bound.coefficient)(nets, samples)))
     blocks, problem = problems.member((nets, samples), best)
     problem = feature_bound.tight_problem(blocks, problem, trial.tight_size)

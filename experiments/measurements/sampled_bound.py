@@ -39,8 +39,8 @@ def measure(trial, key) -> dict:
         return {"certified": False}
     runs = sampled.descend(rng, problem, **descent, runs=trial.runs)
     outside = np.maximum.accumulate(runs.norm > certificate.norm, axis=1)
-    # (f - C) of the runs that have not left the ball, 0 for the others: S5 bounds its
-    # mean.
+    # (f - C) of the runs that have not left the ball,
+    # 0 for the others: S5 bounds its mean.
     kept = np.where(outside, 0.0, runs.excess_risk)
     mean = kept.mean(axis=0)
     standard_error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
@@ -48,8 +48,8 @@ def measure(trial, key) -> dict:
     # Rounding: at the start bound and risk are equal.
     excess = mean - bound * (1 + 1e-9)
     shown = np.unique(np.linspace(0, trial.updates, CURVE_POINTS).astype(int))
-    # R is close to I, so all entries of E move at the pace l, as with eigenvalues 1 in
-    # S1.
+    # R is close to I, so all entries of E move
+    # at the pace l, as with eigenvalues 1 in S1.
     predicted = sampled_bound.noise_floor(
         np.ones(trial.width),
         eigenvalues,

@@ -210,8 +210,8 @@ def ending_of(error: BaseException, results_dir: str) -> Ending:
 def machine_failure(error: BaseException, results_dir: str) -> str | None:
     """One line for a failure of the machine; None for a bug."""
     text = runs.first_line(error)
-    # In words, not by errno: orbax reports a full disk as RESOURCE_EXHAUSTED, in words
-    # alone.
+    # In words, not by errno: orbax reports a full
+    # disk as RESOURCE_EXHAUSTED, in words alone.
     if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
         place = getattr(error, "filename", None) or results_dir
         return (

@@ -67,8 +67,8 @@ def measure_trials(
                 left = len(trials) - len(recorded) - len(seconds_of_done)
                 seconds_left = left * sum(seconds_of_done) / len(seconds_of_done)
                 _log_trial(index, trials, seconds, seconds_left)
-            # Also for recorded trials: the last process may have been killed before it
-            # got here.
+            # Also for recorded trials:
+            # the last process may have been killed before it got here.
             if log and not getattr(built[index], "keeps_checkpoint", True):
                 log.delete_checkpoints(index)
 

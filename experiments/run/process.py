@@ -19,8 +19,8 @@ CACHED_FROM_SECONDS = 0.2  # programs that compile faster are not cached on disk
 # (option, value) for glibc's mallopt: M_MMAP_MAX = 0, M_TRIM_THRESHOLD = -1. Freed
 # memory is kept.
 MALLOC_OPTIONS = ((-4, 0), (-1, -1))
-# Settings of JAX that change numbers, and that users may have changed in their
-# environment.
+# Settings of JAX that change numbers,
+# and that users may have changed in their environment.
 NUMERICAL_SETTINGS = {
     "jax_default_prng_impl": jax_settings.GENERATOR,
     "jax_threefry_partitionable": True,

@@ -69,8 +69,8 @@ class TrainingLog:
                 )
             )
             if self._writes and self._shares_checkpoints:
-                # A run in another results directory must not write to the same
-                # --checkpoint_dir.
+                # A run in another results directory must
+                # not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
                 runs.lock_path(self._checkpoints, self._open)
             yield

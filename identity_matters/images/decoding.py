@@ -48,8 +48,8 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
         is of neither kind. Decoders fill what they cannot read with grey; as with
         TensorFlow, damage within an image that has its end marker goes unnoticed.
     """
-    # OpenCV 5 rejects most truncated files; earlier versions fill them up with grey or
-    # old memory.
+    # OpenCV 5 rejects most truncated files;
+    # earlier versions fill them up with grey or old memory.
     if encoded.startswith(_JPEG_START):
         complete = _has_jpeg_end(encoded)
     elif encoded.startswith(_PNG_START):

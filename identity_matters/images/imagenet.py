@@ -174,10 +174,7 @@ def read_test(
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
 ) -> dict:
-    """The same for evaluation: the centre of each image.
-
-    Its shorter side is resized to `shorter_side_pixels` first.
-    """
+    """The same for evaluation: the centre, after resizing the shorter side."""
 
     def view(image, place, out):
         views.eval_view(image, shorter_side_pixels, out)

@@ -87,8 +87,8 @@ def generate_jpegs(
         waves = rng.uniform(-20, 20, (3, 2))
         offsets = rng.uniform(0, 6, (3, 1, 1))
         if labels is not None:
-            # One wave for all colours, so that their relative phases are the same
-            # everywhere.
+            # One wave for all colours, so that their
+            # relative phases are the same everywhere.
             waves[:] = waves[:1]
             turns = np.random.default_rng(labels[number]).uniform(
                 0, 2 * np.pi, (3, 1, 1)

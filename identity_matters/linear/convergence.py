@@ -21,8 +21,8 @@ from identity_matters.linear import second_moment
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
-# The rounding error of m is assumed to be below this many d eps (||R|| + s_0)
-# cond(Sigma).
+# The rounding error of m is assumed to be below
+# this many d eps (||R|| + s_0) cond(Sigma).
 _MARGIN_ROUNDINGS = 8
 # Outside this and its inverse, squares of norms would leave the range of float64.
 _SMALLEST_NORM = 1e-140

@@ -244,10 +244,7 @@ def _best_psi(theta: float, log_stretches: np.ndarray, depth: int) -> float:
 
 
 def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
-    """For d = 4: rotations that turn all vectors at one pace (F13).
-
-    It is the pace of the `forced_vector`.
-    """
+    """For d = 4: rotations that turn all vectors at the `forced_vector`'s pace: F13."""
     if len(R) != 4:
         return []
     x = forced_vector(R)
@@ -281,8 +278,8 @@ def _two_groups(
         # e^{-Theta} R
         stretch = target.R + turn.power_minus_identity(-1.0) @ target.R
         stretching = principal_root_minus_identity(stretch, depth)
-    # A sum of small terms: forming I + A_i would cost digits, and l layers add up the
-    # errors.
+    # A sum of small terms: forming I + A_i would
+    # cost digits, and l layers add up the errors.
     layer = turning + stretching + turning @ stretching
 
     def build() -> np.ndarray:
@@ -346,9 +343,9 @@ def _svd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
 
 
 def _layers_of_each_turn(target: Target, depth: int, angle: float) -> tuple[int, float]:
-    """The best q for `_svd` if U and V turn by at most `angle`, and |||A||| with it.
+    """The best q for `_svd` if U and V turn by at most `angle`, and |||A|||.
 
-    It is the largest of the three parts' norms.
+    That is the largest of the three parts' norms.
     """
     rounding = len(target.R) * np.finfo(float).eps
     # The fewest layers for each of V^T and U, and for K.

@@ -22,8 +22,8 @@ from identity_matters.array_types import Array
 from identity_matters.checks import check_whole, real_array, real_number, square_matrix
 from identity_matters.linear import model, second_moment
 
-# log of the least sigma_min(Sigma) in the search, which starts there; far below the
-# optimum.
+# log of the least sigma_min(Sigma) in the search,
+# which starts there; far below the optimum.
 _LEAST_LOG_EIGENVALUE = -7.0
 
 

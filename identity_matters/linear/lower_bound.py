@@ -153,8 +153,8 @@ def _start_directions(shifted: Shifted, R: np.ndarray) -> np.ndarray:
         eigenvectors = np.linalg.eig(R)[1]
         directions += [eigenvectors.real, eigenvectors.imag]
     X = np.concatenate(directions, axis=1)
-    # First by the largest entry: the square of a tiny one is 0. An imaginary part may
-    # be 0.
+    # First by the largest entry:
+    # the square of a tiny one is 0. An imaginary part may be 0.
     largest = np.abs(X).max(axis=0)
     X = X[:, largest > 0] / largest[largest > 0]
     return X / np.linalg.norm(X, axis=0)

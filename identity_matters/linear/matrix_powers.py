@@ -11,8 +11,8 @@ from identity_matters.linear.target import NotApplicableError, contained
 
 # Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
-# A root is rejected if its l-th power misses R by more than this, relative in Frobenius
-# norm.
+# A root is rejected if its l-th power misses R
+# by more than this, relative in Frobenius norm.
 LARGEST_ERROR = 1e-10
 
 

@@ -69,8 +69,8 @@ def check_array(
     )
     if not fits:
         raise ValueError(f"{name} must {needed}, got shape {array.shape}")
-    # result_type, not array.dtype: without x64 a float64 NumPy array would silently
-    # become float32.
+    # result_type, not array.dtype:
+    # without x64 a float64 NumPy array would silently become float32.
     if jnp.result_type(array) != jnp.float64:
         raise TypeError(
             f"{name} must be float64, is {jnp.result_type(array)} here; call"

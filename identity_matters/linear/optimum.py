@@ -33,8 +33,8 @@ _GRID_POINTS = 1025
 _PEAKS = 4
 # First step of the search for a change of sign of the slope; it doubles from there.
 _FIRST_STEP = 1e-12
-# Entries of size s count as 0 up to this many d eps s, where R should be symmetric or
-# normal.
+# Entries of size s count as 0 up to this many d eps s,
+# where R should be symmetric or normal.
 _ROUNDINGS = 4
 
 
@@ -76,7 +76,7 @@ class Block(NamedTuple):
 def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
     """The maximum over q of (F15), for Q that turns by theta and P that stretches.
 
-    For ``depth -> infinity`` depth times the norm is the length of (F11).
+    As depth grows, depth times the norm tends to the length in (F11).
 
     >>> round(slowest_in_plane(np.pi, 0.0, np.log(2.0), 8).norm, 6)  # diag(-2, -1/2)
     0.47197
@@ -283,8 +283,8 @@ class _Polar(NamedTuple):
         theta = np.angle(alpha)
         axis = (np.angle(beta) - np.angle(alpha)) / 2
         if R.shift:
-            # det R = |alpha|^2 - |beta|^2, and the singular values are |alpha| +-
-            # |beta|.
+            # det R = |alpha|^2 - |beta|^2,
+            # and the singular values are |alpha| +- |beta|.
             det_minus_1 = (
                 2 * alpha_minus_shift.real
                 + abs(alpha_minus_shift) ** 2

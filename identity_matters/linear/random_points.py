@@ -221,8 +221,8 @@ def compare_sides(points: Points) -> dict:
     """
     depth, d = points.A.shape[:2]
     roundings = _Roundings.of(d)
-    # A layer is made by two reflections, whose errors are relative to its Frobenius
-    # norm.
+    # A layer is made by two reflections,
+    # whose errors are relative to its Frobenius norm.
     layer_error = 2 * math.sqrt(d) * roundings.reflection
     tau = points.tau * (1 + layer_error + 4 * UNIT_ROUNDOFF)
     W = points.A + jnp.eye(d, dtype=points.A.dtype)[:, :, None][None]

@@ -73,8 +73,8 @@ def target(
     return FAMILIES[family](rng, d, strength)
 
 
-# The members of `FAMILIES`: each returns a target f64[d, d]. `strength` is as in
-# `target`.
+# The members of `FAMILIES`: each returns a target f64[d, d].
+# `strength` is as in `target`.
 
 
 def _balanced(singular_values: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ def _ill_conditioned(rng: np.random.Generator, d: int, strength: float) -> np.nd
 
 
 def _normal(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
-    """``S diag(r_j T(t_j), ...) S^T``: log-normal r_j, uniform t_j, never negative.
+    """``S diag(r_j T(t_j), ...) S^T``: log-normal r_j and uniform t_j.
 
     No eigenvalue is negative.
     """
@@ -132,8 +132,8 @@ def _negative(
     moduli = np.append(of_negative, of_positive)
     eigenvalues = _balanced(moduli) * np.where(np.arange(d) < negative, -1, 1)
     S = rotation(rng, d)
-    # For half of the targets, on average, the eigenvectors are the axes in random
-    # order.
+    # For half of the targets, on average,
+    # the eigenvectors are the axes in random order.
     if rng.uniform() < 0.5:
         S = np.eye(d)[rng.permutation(d)]
     return symmetric_in_basis(S, eigenvalues)

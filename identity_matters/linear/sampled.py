@@ -22,11 +22,11 @@ from identity_matters.array_types import Array
 from identity_matters.checks import square_matrix
 from identity_matters.linear import second_moment
 
-# TPUs and GPUs would otherwise round the factors of a float32 product to bfloat16 or
-# TF32.
+# TPUs and GPUs would otherwise round the factors
+# of a float32 product to bfloat16 or TF32.
 _EXACT = jax.lax.Precision.HIGHEST
-# `spectral_norm_bounds` squares A^T A this often: at d = 1024 the bound is within 1.4
-# %.
+# `spectral_norm_bounds` squares A^T A this often:
+# at d = 1024 the bound is within 1.4 %.
 _SQUARINGS = 8
 
 

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 from identity_matters.checks import check_whole, square_matrix
 
 _EPS = float(np.finfo(np.float64).eps)
-# Eigenvalues of Sigma up to this many d eps ||Sigma|| are dropped: rounding may have
-# made them.
+# Eigenvalues of Sigma up to this many d eps ||Sigma|| are dropped:
+# rounding may have made them.
 _DROPPED_ROUNDINGS = 64
 # A computed eigenvalue, and the matrix that computed eigenvalues and eigenvectors make,
 # are assumed to be off by at most this many (d - 1) eps ||Sigma||; in practice they

@@ -58,8 +58,8 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
             (pieces, coefficients, exponent),
             iterations=settings.iterations,
         )
-        # The next moves start from these pieces, so that they stay near I and
-        # well-conditioned.
+        # The next moves start from these pieces,
+        # so that they stay near I and well-conditioned.
         pieces, _ = moved(moves, pieces)
     return pieces
 

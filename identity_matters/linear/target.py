@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from identity_matters.checks import check_whole, square_matrix
 
-# 3 gamma comes from computed singular values: rounding may lift it just above a whole
-# number.
+# 3 gamma comes from computed singular values:
+# rounding may lift it just above a whole number.
 _ROUNDING_LAYERS = 1e-9
 
 # Where ||R - I|| is at most this, R - I is computed with, which has all digits there.

@@ -21,21 +21,21 @@ from identity_matters.memorize.network import Plan, gamma, in_blocks, matmul, ro
 # between c and the points.
 CLEARANCE = 1 / 3
 SURROGATE_RADIUS = 1 / 2
-# Where a threshold lies in its gap: low, so that the unit's own activation, a divisor,
-# is large.
+# Where a threshold lies in its gap:
+# low, so that the unit's own activation, a divisor, is large.
 THRESHOLD_POSITION = 1 / 8
 # The smallest relative gap of n random points is about n^(-4/(k+1)): a gap of m needs
 # radii within m and directions within sqrt(m). In a block, no point may come closer to
 # another's unit than this fraction of it; with more, too many points would wait.
 LEAST_GAP_FRACTION = 1 / 8
-# Candidates per block, in widths, from which points that do not disturb each other are
-# taken.
+# Candidates per block, in widths, from which
+# points that do not disturb each other are taken.
 CANDIDATE_WIDTHS = 4
-# Candidates drawn per surrogate label: with more, the labels spread only slightly
-# further.
+# Candidates drawn per surrogate label:
+# with more, the labels spread only slightly further.
 CANDIDATES_PER_CLASS = 32
-# Variances count as at least this share of the largest, so that rounding errors stay
-# small.
+# Variances count as at least this share of the largest,
+# so that rounding errors stay small.
 LEAST_VARIANCE_RATIO = 1e-4
 
 
@@ -107,8 +107,8 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
         limit = (1 - tolerance) * squared_norms[candidates]
         # All farther candidates are still in place, whether they are taken now or wait.
         disturbs = np.tril(points @ points.T >= limit[:, None], -1).any(axis=1)
-        # Points that disturb none come first. Solving for V undoes what the others
-        # disturb.
+        # Points that disturb none come first.
+        # Solving for V undoes what the others disturb.
         taken = np.sort(np.argsort(disturbs, kind="stable")[:width])
         order.append(candidates[taken])
         waiting = np.delete(candidates, taken)

@@ -79,7 +79,7 @@ def remedy(precision: str) -> str:
 def sum_error(
     terms: int, size: np.ndarray, weights: np.ndarray, dtype: DTypeLike
 ) -> np.ndarray:
-    """Bound on |a sum of products on a device - the same in NumPy's float64|.
+    """Bounds how far a sum of products on a device is from NumPy's in float64.
 
     It is infinite where the terms may overflow.
 
@@ -92,8 +92,8 @@ def sum_error(
     """
     info = np.finfo(dtype)
     rounding = gamma(terms, dtype) + gamma(terms, np.float64)
-    # Each of m products and m sums may be flushed to zero, and each other factor before
-    # them.
+    # Each of m products and m sums may be flushed
+    # to zero, and each other factor before them.
     underflow = 4 * terms * float(info.tiny)
     error = (1 + EVALUATION_SLACK) * (rounding * size + underflow * (1 + weights))
     return np.where(size < float(info.max) / 2, error, np.inf)
@@ -202,8 +202,8 @@ def _move_errors(solved: _Solved, eta: np.ndarray) -> np.ndarray:
     # f64[l, k, 1], the norm of each column v_i
     V_norm = np.linalg.norm(V, axis=1)[:, :, None]
 
-    # The effect of rounding V is known; that of the arithmetic, here and on the device,
-    # is bounded.
+    # The effect of rounding V is known;
+    # that of the arithmetic, here and on the device, is bounded.
     residual = solved.points + (V @ a).transpose(0, 2, 1) - solved.targets
     activation_error = (V_norm * (may_fire * eta)).sum(axis=1)
     size = (V_norm * (a + may_fire * eta)).sum(axis=1)

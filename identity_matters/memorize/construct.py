@@ -32,8 +32,8 @@ from identity_matters.memorize.network import (
 )
 
 METHODS = ("adaptive", "paper")
-# Inputs that pass through the network at once; 4,096 columns of 8 floats stay in a
-# core's cache.
+# Inputs that pass through the network at once;
+# 4,096 columns of 8 floats stay in a core's cache.
 BATCH_EXAMPLES = 4096
 TILE_POINTS = 2048
 # float64 copies of the network that building it holds at a time.
@@ -222,8 +222,8 @@ def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solutio
     pre_activations = plan.U @ points.transpose(0, 2, 1) + plan.s[:, :, None]
     _require_positive_on_own_point(pre_activations, plan.order, dtype)
     activations = np.maximum(pre_activations, 0)
-    # Units beyond n are zero, and their columns of V are: a system with ones on the
-    # diagonal.
+    # Units beyond n are zero, and their columns of V are:
+    # a system with ones on the diagonal.
     block, unit = np.divmod(np.arange(n, len(activations) * width), width)
     activations[block, :, unit] = 0
     activations[block, unit, unit] = 1
@@ -331,8 +331,8 @@ def verify(
     (0, 6)
     """
     outputs = apply(network, x, batch_examples, run).astype(np.float64)
-    # A label that is no class, such as -1, has the row of zeros and so counts as an
-    # error.
+    # A label that is no class, such as -1,
+    # has the row of zeros and so counts as an error.
     outputs -= np.asarray(y)[:, None] == np.arange(outputs.shape[1])
     worst = np.abs(outputs).max(1)
     # Not "worst >= 1/2": NaN has to count as an error.

@@ -118,8 +118,8 @@ def _run_steps(
     optimizer = optax.sgd(learning_rate, momentum)
 
     def loss(weights, rows):
-        # A_0 x as one product: the weights of the map are trained, and have all their
-        # bits.
+        # A_0 x as one product:
+        # the weights of the map are trained, and have all their bits.
         h = network.matmul(weights.input_map, x[rows].T)
         logits = network.outputs(weights, h)
         return optax.softmax_cross_entropy_with_integer_labels(logits, y[rows]).mean()

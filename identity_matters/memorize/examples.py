@@ -12,8 +12,8 @@ from identity_matters import jax_settings
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.limits import memory_bytes
 
-# More classes than this, and than examples, are not inferred: such labels are probably
-# names.
+# More classes than this, and than examples,
+# are not inferred: such labels are probably names.
 MOST_INFERRED_CLASSES = 1000
 
 

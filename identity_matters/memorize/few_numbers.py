@@ -239,8 +239,8 @@ def _project_to_line(x: np.ndarray, rng: np.random.Generator, word_bits: int) ->
     """
     n, d = x.shape
     largest = max(1, int(largest_entry(x)))
-    # Even for the largest a, the shift of t to 0 and twice the modulus M' are at most
-    # 2^word_bits.
+    # Even for the largest a, the shift of t to 0
+    # and twice the modulus M' are at most 2^word_bits.
     most_bits = (2 ** (word_bits - 4) // (largest * d)).bit_length() - 1
     # With n^2 values on the line, n points are often distinct.
     bits = max(1, int(n**2 // largest).bit_length())

@@ -34,12 +34,12 @@ LEAST_WORD_BITS = 8
 # The hash multiplies by 2^L, L at most this; the search forms the product in 63 bits.
 MOST_DOUBLINGS = 24
 PRODUCT_BITS = 61
-# Hashes that the search computes at once; how many such batches it tries before it
-# gives up.
+# Hashes that the search computes at once;
+# how many such batches it tries before it gives up.
 SEARCH_HASHES = 2**21
 SEARCH_DRAWS = 1500
-# With a smaller chance that a hash constant works for a group, the search takes
-# minutes.
+# With a smaller chance that a hash constant
+# works for a group, the search takes minutes.
 LEAST_HASH_CHANCE = 1e-5
 
 

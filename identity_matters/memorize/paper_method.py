@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, DTypeLike
 from identity_matters.memorize.examples import largest_entry
 from identity_matters.memorize.network import Plan, gamma, in_blocks, round_to
 
-# Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the
-# last place.
+# Assumption 3.1 asks for |x_i| = 1;
+# float32 inputs satisfy it to a few units in the last place.
 UNIT_NORM_TOLERANCE = 1e-5
 # Width of the projection that narrows down the pairs for `separation`.
 PROJECTED_FEATURES = 64
@@ -207,8 +207,8 @@ def _scaled_projection(x: np.ndarray) -> tuple[np.ndarray, float]:
 
     float32 would not hold the squares of 1e-23.
     """
-    # Other types would wrap around, be truncated or overflow where the mean of the rows
-    # is subtracted.
+    # Other types would wrap around, be truncated
+    # or overflow where the mean of the rows is subtracted.
     is_float = x.dtype in (np.float32, np.float64)
     z = _project_to_principal_axes(x if is_float else x.astype(np.float64))
     unit = float(np.abs(z).max()) or 1.0

@@ -68,8 +68,8 @@ PASSES = 3
 # distances would be spread too evenly, and no cell would lie in one edge alone.
 HASH_ROUNDS = 6
 DOUBLINGS = 20
-# The modulus M' has this many bits, so that 2 M' is exact, too; M is a random share of
-# it.
+# The modulus M' has this many bits, so that 2
+# M' is exact, too; M is a random share of it.
 MODULUS_BITS = 51
 MODULUS_SHARE = 0.55, 0.85
 # t is below 2^49, and so below M.
@@ -252,7 +252,7 @@ class _Line(NamedTuple):
 def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) -> _Line:
     """Random whole numbers b and c whose products tell the rows of x apart.
 
-    They are as small as possible. Raises PrecisionError if none are found.
+    Their range doubles until that works. Raises PrecisionError if it never does.
     """
     n, features = x.shape
     largest = max(1, int(largest_entry(x)))

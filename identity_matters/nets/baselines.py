@@ -1,6 +1,4 @@
-"""The networks that the paper's is compared with: All-CNN-C, DenseNet, ResNet.
-
-They are those of Table 2 and section 4.1.
+"""The nets of Table 2 and section 4.1 beside the paper's: All-CNN-C, DenseNet, ResNet.
 
 All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`,
 each followed by a ReLU, then the mean over the map; 1,369,738 parameters for 10
@@ -70,12 +68,12 @@ CONVOLUTIONS = (
     Convolution(width_factor=2, size=3),
     Convolution(width_factor=2, size=1),
 )
-# After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without
-# padding.
+# After two strides of 2, the map must be at least
+# 3x3 for the 3x3 convolution without padding.
 LEAST_SIDE_PIXELS = 9
 DENSE_BLOCKS = 3
-# ResNet: the number of stages for small images; blocks per stage for large ones, by
-# depth.
+# ResNet: the number of stages for small images;
+# blocks per stage for large ones, by depth.
 STAGES = 3
 IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
@@ -212,8 +210,8 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        # One zero on each side centers the kernels on the pixels that the shortcut
-        # takes.
+        # One zero on each side centers the kernels
+        # on the pixels that the shortcut takes.
         conv = functools.partial(self.conv, self.channels, (3, 3), padding=1)
         h = nn.relu(self.norm(name="norm1")(conv(strides=self.stride, name="conv1")(x)))
         h = self.norm(name="norm2")(conv(name="conv2")(h))

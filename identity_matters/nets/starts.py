@@ -113,8 +113,8 @@ def _delta_orthogonal(scale: float) -> Callable:
         kernel = np.zeros(shape)
         centre = (size - 1) // 2
         square = random_matrices.orthogonal(rng, (), channels)
-        # Rows are orthonormal: the squares of `channels_in` numbers are spread over
-        # `channels`.
+        # Rows are orthonormal:
+        # the squares of `channels_in` numbers are spread over `channels`.
         kernel[centre, centre] = (
             scale * math.sqrt(channels / channels_in) * square[:channels_in]
         )

@@ -243,8 +243,8 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
     """One Newton step from theta_0 for F, whose value there is `gradient`."""
     rounded = derivative.astype(np.float64)
     spectrum = np.linalg.eigvalsh(rounded)
-    # A flat direction that is no rescaling: other nets nearby give the same
-    # predictions.
+    # A flat direction that is no rescaling:
+    # other nets nearby give the same predictions.
     _require(
         spectrum[0] > _FLAT * spectrum[-1],
         "the Hessian is flat",

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 from identity_matters.runs import visible
 
-# Characters that begin Markdown wherever they are, and an underscore at the edge of a
-# word.
+# Characters that begin Markdown wherever they are,
+# and an underscore at the edge of a word.
 _ACTIVE = re.compile(r"[\\`*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 # What makes a heading, quotation or list at the start of a line.
 _LEADING = re.compile(r"(#|>|[-+](?=\s|$)|\d+(?=[.)](\s|$)))")
-# What GitHub makes a link even without brackets -> the same as a reference to its
-# characters.
+# What GitHub makes a link even without
+# brackets -> the same as a reference to its characters.
 _AUTOLINKS = {"://": "&#58;//", "www.": "www&#46;"}
 _MAIL = re.compile(r"@(?=[\w-]+\.)")
 

@@ -2,8 +2,8 @@
 
 import unicodedata
 
-# Unicode's general categories of characters that control, reorder or hide text, or are
-# no text.
+# Unicode's general categories of characters that
+# control, reorder or hide text, or are no text.
 _INVISIBLE = {"Cc", "Cf", "Cn", "Co", "Cs"}
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 

@@ -271,8 +271,8 @@ def _require_empty(path: Any) -> None:
 
 def _require_noted_lines(run: Run, lines: list[bytes]) -> None:
     """Raises MalformedFileError if an interrupted run has lost lines."""
-    # Nothing is noted if the process was killed; the lines that it lost are measured
-    # again.
+    # Nothing is noted if the process was killed;
+    # the lines that it lost are measured again.
     noted = run.summary.get("records")
     if noted and seals.noted(lines[: noted["lines"]]) != noted:
         raise MalformedFileError(

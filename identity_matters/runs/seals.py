@@ -13,8 +13,8 @@ from typing import Any
 from identity_matters.runs.jsonio import from_json, to_json
 from identity_matters.runs.messages import MalformedFileError
 
-# A line of metrics.jsonl: a record, whose last field is the digest of this and all
-# earlier lines.
+# A line of metrics.jsonl: a record, whose last
+# field is the digest of this and all earlier lines.
 _LINE = re.compile(rb'(\{.*), "chain": "([0-9a-f]{16})"\}\n', re.DOTALL)
 
 
@@ -69,8 +69,8 @@ def as_record(line: bytes) -> dict:
     """The record in a line, without its digest."""
     record = json.loads(line)
     record.pop("chain", None)
-    # Few lines hold non-finite numbers, and converting every line would take most of
-    # the time.
+    # Few lines hold non-finite numbers,
+    # and converting every line would take most of the time.
     return from_json(record) if b'NaN"' in line or b'Infinity"' in line else record
 
 

@@ -36,8 +36,8 @@ KEPT = 2  # how many of the newest checkpoints are kept
 # those starts with this, as `trees` quotes it.
 _CONSTANTS = "%preprocessing."
 _MOST_DIFFERENCES_LISTED = 5  # in an error message
-# Errors of storage that cannot be read right now; they do not mean that a file is
-# damaged.
+# Errors of storage that cannot be read right now;
+# they do not mean that a file is damaged.
 _STORAGE = re.compile(
     r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|RESOURCE_EXHAUSTED"
     r"|OS error (?!2\b)\d+|Input/output error|Stale file handle"
@@ -104,11 +104,11 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _manager(self):
         import orbax.checkpoint as ocp  # slow, and not all callers save or restore
 
-        # orbax logs some ten lines per save to absl's logger, which the whole program
-        # shares.
+        # orbax logs some ten lines per save to absl's logger,
+        # which the whole program shares.
         logging.getLogger("absl").addFilter(_is_not_of_orbax)
-        # All processes hold the same state: one writes it, and the others need no
-        # storage.
+        # All processes hold the same state:
+        # one writes it, and the others need no storage.
         process = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=process,
@@ -163,8 +163,8 @@ class Checkpoints(contextlib.AbstractContextManager):
             held["preprocessing"] = preprocessing.description()
             held["constants"] = _fingerprints(constants)
             arrays |= constants
-        # orbax fails on an array without values, and then stalls the end of the
-        # process.
+        # orbax fails on an array without values,
+        # and then stalls the end of the process.
         written = {name: x for name, x in arrays.items() if x.size}
         if not written:
             raise trees.NotStorableError(

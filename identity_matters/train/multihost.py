@@ -24,8 +24,8 @@ from identity_matters import runs
 HEARTBEAT_TIMEOUT_SECONDS = 30
 # how long processes wait for one another; also JAX's default
 START_TIMEOUT_SECONDS = 300
-# JAX would abort with a C++ stack trace, so its own timeout is this much longer than
-# ours.
+# JAX would abort with a C++ stack trace,
+# so its own timeout is this much longer than ours.
 _ABORT_SECONDS = 60
 
 
@@ -71,8 +71,8 @@ def initialize(
         except Exception as error:
             failures.append(runs.first_line(error))
 
-    # In a second thread, so that this one handles signals and times out before JAX
-    # aborts.
+    # In a second thread, so that this one handles
+    # signals and times out before JAX aborts.
     joining = threading.Thread(target=join, daemon=True)
     joining.start()
     joining.join(start_timeout_seconds)

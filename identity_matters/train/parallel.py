@@ -221,8 +221,8 @@ class ParallelSteps:
         padding included. It must return the same in all processes; after True the
         result is None.
         """
-        # On CPU, several programs with collectives at once can starve the devices of
-        # threads.
+        # On CPU, several programs with collectives
+        # at once can starve the devices of threads.
         in_flight = 1 if self.on_cpu else _EVALUATIONS_IN_FLIGHT
         examples_of_batch = self._evaluation_share * len(self.devices)
         sums: list[Any] = []

@@ -110,8 +110,8 @@ class MetricSums:
             "images_per_second": images_per_second,
             "model_flops_per_second": flops_per_second,
             "utilization_percent": utilization_percent,
-            # An upper bound on idle time: the devices may have been busy while the host
-            # waited.
+            # An upper bound on idle time:
+            # the devices may have been busy while the host waited.
             "input_wait_percent": 100 * self.input_wait_seconds / self.seconds,
             "seconds": self.seconds,
             "compile_seconds": self.compile_seconds,

@@ -154,8 +154,8 @@ class TrainedNet:
 
     @functools.cached_property
     def _logits(self):
-        # Not jitted as a function of the net: one with a list in a field cannot be
-        # hashed.
+        # Not jitted as a function of the net:
+        # one with a list in a field cannot be hashed.
         def logits(variables, images):
             x = self.preprocessing.eval_input(images)
             return apply(self.net, variables, x, train=False)[0].astype(jnp.float32)
@@ -289,8 +289,8 @@ def apply(
         "mutable": ["batch_stats"] if train else [],
     }
     if train:
-        # The nets of this suite take one dropout key per example, other flax modules a
-        # single rng.
+        # The nets of this suite take one dropout key
+        # per example, other flax modules a single rng.
         takes_keys = "keys" in inspect.signature(type(net).__call__).parameters
         assert keys is not None
         arguments |= {"keys": keys} if takes_keys else {"rngs": {"dropout": keys[0]}}

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# These come back as what they are; other containers and subclasses would lose
-# something.
+# These come back as what they are;
+# other containers and subclasses would lose something.
 _MAPPINGS = {"dict": dict, "FrozenDict": flax.core.FrozenDict}
 _SEQUENCES = {"list": list, "tuple": tuple}
 _ARRAYS = (np.ndarray, np.memmap)

@@ -60,8 +60,8 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "lines.markersize": 4.0,
-    # The same points give the same bytes: no date, no random identifiers; text stays
-    # text.
+    # The same points give the same bytes:
+    # no date, no random identifiers; text stays text.
     "svg.fonttype": "none",
     "svg.hashsalt": "identity-matters",
 }
@@ -349,8 +349,8 @@ def render(figure: Figure, points: Points) -> str:
         title = paper.FIGURES[figure.name].title
         svg = _as_svg(canvas, title)
         if len(svg) > MOST_SVG_BYTES:
-            # So many points or lines are drawn as one picture, whose size does not grow
-            # with them.
+            # So many points or lines are drawn as one picture,
+            # whose size does not grow with them.
             canvas.set_dpi(PIXELS_PER_INCH)
             for axes in canvas.axes:
                 for drawn in (*axes.lines, *axes.collections):

@@ -17,8 +17,8 @@ from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
 
-# The largest (f(0) - C) / sigma for the certificates V4, V1 and V3 of
-# docs/theory/convergence.md.
+# The largest (f(0) - C) / sigma for the certificates V4,
+# V1 and V3 of docs/theory/convergence.md.
 _CERTIFIED = {
     "certified, descent": (1 / 18, "-."),
     "certified, flow": (1 / 10, "--"),
@@ -56,8 +56,8 @@ def escape_points(run: Run) -> Iterator[dict]:
         for entry in (
             record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ()
         ):
-            # A draw that was not run, because it would take too long, counts as
-            # max_updates.
+            # A draw that was not run, because it would
+            # take too long, counts as max_updates.
             measured = (
                 entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
             )

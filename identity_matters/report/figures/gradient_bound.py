@@ -103,8 +103,8 @@ def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
     for axes, in_panel in panels(canvas, shown, "scale", "s = {:g}".format):
         axes.set_yscale("log")
         axes.set(xlabel="τ", ylabel="right-hand side / squared gradient")
-        # Beyond six decades there is nothing new: the ICLR form goes on as
-        # (1-tau)^{-(l-1)}.
+        # Beyond six decades there is nothing new:
+        # the ICLR form goes on as (1-tau)^{-(l-1)}.
         axes.set_ylim(0.1, 1e6)
         forms = split(in_panel, "form")
         for looks, rows in series(forms.get("iclr2017", []), "depth", depths):
