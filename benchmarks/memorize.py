@@ -23,7 +23,8 @@ from experiments import run
 from experiments.run.settings import configs
 from experiments.run.verdicts import largest, total
 from identity_matters.memorize import construct
-from identity_matters.memorize.network import in_blocks, matmul
+from identity_matters.memorize.network import matmul
+from identity_matters.memorize.plan import in_blocks
 
 VARIANTS = {
     "construction": "building and verifying, against bare products; two minutes"

@@ -99,7 +99,9 @@ def tight_family(trial, key) -> dict:
         A = -np.einsum("n,nl,ij->nlij", taus, is_layer, np.eye(width))
         R = rng.standard_normal((len(points), width, width))
         Sigma = scales[:, None, None] * np.eye(width)
-        ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial.form)
+        ratios = gradient_bound.right_over_left(
+            A=A, R=R, Sigma=Sigma, depth=depths, form=trial.form
+        )
         rows += [
             {"width": width, **point, "ratio": ratio}
             for point, ratio in zip(points, ratios.tolist(), strict=True)
@@ -128,9 +130,14 @@ def search(trial, key) -> dict:
             learning_rate=trial.learning_rate,
         )
 
-    A, R, Sigma = (np.asarray(value) for value in attack(A, E, Sigma, radii))
-    depths = np.full(len(radii), trial.depth)
-    ratios = gradient_bound.right_over_left(A, R, Sigma, depths, trial.form)
+    worst_A, worst_R, worst_Sigma = attack(A, E, Sigma, radii)
+    ratios = gradient_bound.right_over_left(
+        A=np.asarray(worst_A),
+        R=np.asarray(worst_R),
+        Sigma=np.asarray(worst_Sigma),
+        depth=np.full(len(radii), trial.depth),
+        form=trial.form,
+    )
     ratios_by_tau = ratios.reshape(len(trial.taus), -1)
     return {
         "largest_ratios": ratios_by_tau.max(axis=1).tolist(),
@@ -141,10 +148,7 @@ def search(trial, key) -> dict:
 
 
 def largest_ratio(form: str, depth: int, tau: float) -> float:
-    """Supremum of right/left over B_tau and ``||Sigma|| <= 1``.
-
-    It is attained at ``A_i = -tau I``.
-    """
+    """Supremum of right/left for ``||Sigma|| <= 1``, attained at ``A_i = -tau I``."""
     corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
     return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
@@ -158,15 +162,20 @@ def random_points(trial, key) -> dict:
             points = random_ball.points(
                 rng,
                 sampler,
-                trial.batch_points,
-                trial.width,
-                (trial.min_depth, trial.max_depth),
-                trial.max_tau,
+                count=trial.batch_points,
+                width=trial.width,
+                depths=(trial.min_depth, trial.max_depth),
+                max_tau=trial.max_tau,
                 **trial.data,
             )
-            ratios_of_batches.append(
-                gradient_bound.right_over_left(*points, trial.form)
+            ratios = gradient_bound.right_over_left(
+                A=points.A,
+                R=points.R,
+                Sigma=points.Sigma,
+                depth=points.depth,
+                form=trial.form,
             )
+            ratios_of_batches.append(ratios)
     ratios = np.concatenate(ratios_of_batches)
     largest_allowed = 1 + trial.relative_tolerance
     # Every point above 0 has failed.

@@ -27,7 +27,7 @@ _LEAST_NOISE_LOG10 = -8.0
 
 
 class Points(NamedTuple):
-    """A batch of points, in the order of `gradient_bound.right_over_left`.
+    """A batch of points.
 
     Attributes:
       A: f64[n, max_depth, d, d], zero layers from `depth` on.

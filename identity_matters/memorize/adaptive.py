@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from identity_matters.memorize.network import Plan, gamma, in_blocks, matmul, round_to
+from identity_matters.memorize.network import matmul
+from identity_matters.memorize.plan import Plan, in_blocks
+from identity_matters.memorize.rounding import gamma, round_to
 
 # Least ratio of the smallest to the largest distance from c: surrogate labels must fit
 # between c and the points.

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from identity_matters.memorize.network import Plan, Solution, gamma, in_blocks
+from identity_matters.memorize.plan import Plan, Solution, in_blocks
+from identity_matters.memorize.rounding import gamma
 
 # An output within this of the one-hot label is nearer to it than to any other label.
 OUTPUT_TOLERANCE = 1 / 2

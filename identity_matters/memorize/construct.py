@@ -21,15 +21,9 @@ from identity_matters.memorize.examples import (
     largest_entry,
     random_generator,
 )
-from identity_matters.memorize.network import (
-    Network,
-    Plan,
-    Solution,
-    forward,
-    in_blocks,
-    network_parameters,
-    round_to,
-)
+from identity_matters.memorize.network import Network, forward, network_parameters
+from identity_matters.memorize.plan import Plan, Solution, in_blocks
+from identity_matters.memorize.rounding import round_to
 
 METHODS = ("adaptive", "paper")
 # Inputs that pass through the network at once;

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters.memorize.examples import largest_entry
-from identity_matters.memorize.network import Plan, gamma, in_blocks, round_to
+from identity_matters.memorize.plan import Plan, in_blocks
+from identity_matters.memorize.rounding import gamma, round_to
 
 # Assumption 3.1 asks for |x_i| = 1;
 # float32 inputs satisfy it to a few units in the last place.

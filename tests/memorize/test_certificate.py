@@ -16,7 +16,8 @@ from identity_matters.memorize import (
     input_map,
     memorize,
 )
-from identity_matters.memorize.network import Plan, Solution, gamma, round_to
+from identity_matters.memorize.plan import Plan, Solution
+from identity_matters.memorize.rounding import gamma, round_to
 from tests import hostile_networks
 
 # Rounding differs where XLA fuses products with sums.

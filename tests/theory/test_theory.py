@@ -14,7 +14,8 @@ from identity_matters.linear.factorization import factorize
 from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.target import check_target
 from identity_matters.memorize import adaptive, construct
-from identity_matters.memorize.network import apply_block, in_blocks
+from identity_matters.memorize.network import apply_block
+from identity_matters.memorize.plan import in_blocks
 
 # Rounding of norms and of products of a few well-conditioned matrices.
 ROUNDING = 1e-12
