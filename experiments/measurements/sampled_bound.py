@@ -27,34 +27,40 @@ def measure(trial, key) -> dict:
     rng = generator(key)
     low, high = trial.sigma_eigenvalues
     eigenvalues = np.linspace(low, high, trial.width)
+    learning_rate = trial.rate_times_depth / trial.depth
     problem = _random_problem(trial, rng, eigenvalues)
-    descent = {
-        "depth": trial.depth,
-        "learning_rate": trial.rate_times_depth / trial.depth,
-        "batch_examples": trial.batch_examples,
-        "updates": trial.updates,
-    }
-    certificate = sampled_bound.certify(problem, **descent, radius=trial.radius)
+    certificate = sampled_bound.certify(
+        problem,
+        depth=trial.depth,
+        learning_rate=learning_rate,
+        batch_examples=trial.batch_examples,
+        updates=trial.updates,
+        radius=trial.radius,
+    )
     if certificate is None:
         return {"certified": False}
-    runs = sampled.descend(rng, problem, **descent, runs=trial.runs)
+    runs = sampled.descend(
+        rng,
+        problem,
+        depth=trial.depth,
+        learning_rate=learning_rate,
+        batch_examples=trial.batch_examples,
+        updates=trial.updates,
+        runs=trial.runs,
+    )
     outside = np.maximum.accumulate(runs.norm > certificate.norm, axis=1)
-    # (f - C) of the runs that have not left the ball,
-    # 0 for the others: S5 bounds its mean.
-    kept = np.where(outside, 0.0, runs.excess_risk)
-    mean = kept.mean(axis=0)
-    standard_error = kept.std(axis=0, ddof=1) / math.sqrt(trial.runs)
+    # f - C of the runs that have not left the ball, 0 of the others:
+    # S5 bounds its mean.
+    risk_inside = np.where(outside, 0.0, runs.excess_risk)
+    mean = risk_inside.mean(axis=0)
     bound = certificate.risk(np.arange(trial.updates + 1))
-    # Rounding: at the start bound and risk are equal.
-    excess = mean - bound * (1 + 1e-9)
-    shown = np.unique(np.linspace(0, trial.updates, CURVE_POINTS).astype(int))
-    # R is close to I, so all entries of E move
-    # at the pace l, as with eigenvalues 1 in S1.
+    points = np.unique(np.linspace(0, trial.updates, CURVE_POINTS).astype(int))
+    # R is close to I: all entries of E move at the pace l, as with eigenvalues 1 in S1.
     predicted = sampled_bound.noise_floor(
         np.ones(trial.width),
         eigenvalues,
         depth=trial.depth,
-        learning_rate=descent["learning_rate"],
+        learning_rate=learning_rate,
         batch_examples=trial.batch_examples,
         noise_std=trial.noise_std,
     )
@@ -63,15 +69,29 @@ def measure(trial, key) -> dict:
         "failure_probability": certificate.failure_probability,
         "left": int(outside[:, -1].sum()),
         "largest_norm_times_depth": float(runs.norm.max() * trial.depth),
-        "violations": int(np.sum(excess > trial.standard_errors * standard_error)),
+        "violations": _count_violations(trial, risk_inside, bound),
         "start_risk": float(mean[0]),
         "risk": float(mean[-1]),
         "risk_bound": float(bound[-1]),
         "predicted_risk": predicted,
-        "curve_updates": shown.tolist(),
-        "curve_risk": mean[shown].tolist(),
-        "curve_bound": bound[shown].tolist(),
+        "curve_updates": points.tolist(),
+        "curve_risk": mean[points].tolist(),
+        "curve_bound": bound[points].tolist(),
     }
+
+
+def _count_violations(trial, risk_inside: np.ndarray, bound: np.ndarray) -> int:
+    """After how many updates the mean risk is above its bound, by more than chance.
+
+    Args:
+      trial: its `standard_errors` are what chance may do.
+      risk_inside: f64[runs, updates + 1].
+      bound: f64[updates + 1], of the mean over all runs.
+    """
+    standard_error = risk_inside.std(axis=0, ddof=1) / math.sqrt(trial.runs)
+    # At the start bound and risk are equal up to rounding.
+    excess = risk_inside.mean(axis=0) - bound * (1 + 1e-9)
+    return int(np.sum(excess > trial.standard_errors * standard_error))
 
 
 def _random_problem(trial, rng, eigenvalues: np.ndarray) -> sampled.Problem:

@@ -94,18 +94,36 @@ def comment_on(name: str, source: str) -> list[str]:
       source: Python code.
     Returns:
       The lines of the comment; none if there is no comment.
+
+    >>> comment_on("width", '"depth": 3,\\n"width": 8,  # of each layer\\n')
+    ['of each layer']
     """
     group, _, setting = name.rpartition(".")
+    block = _block_of_group(group, source)
     # A group that is written out explains its own settings.
-    opened = rf'^( *)"{group}": {{(?:  # [^\n]*)?\n'
-    written = re.search(rf"{opened}(.*?)^\1}}", source, re.MULTILINE | re.DOTALL)
-    if written and f'"{setting}":' in written[2]:
-        source = written[2]
-    value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
-    pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
-    for above, beside in re.findall(pattern, source, re.MULTILINE):
+    if f'"{setting}":' in block:
+        source = block
+    for above, beside in _assignments(setting, source):
         if beside:
             return [beside]
         if above:
             return [line.strip("# ") for line in above.splitlines()]
     return []
+
+
+def _block_of_group(group: str, source: str) -> str:
+    """The lines between ``"group": {`` and its closing brace, if it is written out."""
+    opening = rf'^( *)"{group}": {{(?:  # [^\n]*)?\n'
+    written = re.search(rf"{opening}(.*?)^\1}}", source, re.MULTILINE | re.DOTALL)
+    return written[2] if written else ""
+
+
+def _assignments(setting: str, source: str) -> list[tuple[str, str]]:
+    """(lines of comment above, comment beside) of each assignment to a setting.
+
+    An assignment is ``"setting": value`` of a dict, ``setting=value`` or
+    ``config.setting = value``.
+    """
+    value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
+    pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
+    return re.findall(pattern, source, re.MULTILINE)

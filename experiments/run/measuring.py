@@ -4,7 +4,7 @@ import collections
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -53,24 +53,64 @@ def measure_trials(
         for index, trial in enumerate(trials):
             if index not in recorded:
                 stop.check()
-                compiling.clear()
-                started = time.perf_counter()
-                with log.trial(index, len(trials)) if log else contextlib.nullcontext():
-                    measured = experiment.measure_trial(
-                        trial, built[index], jax.random.fold_in(key, index), log
-                    )
-                seconds = time.perf_counter() - started
-                run_dir.append(
-                    _record(index, trial, measured, seconds, compiling[_COMPILE_EVENT])
+                record = _measure_one(
+                    experiment,
+                    trial,
+                    built[index],
+                    index=index,
+                    count=len(trials),
+                    key=jax.random.fold_in(key, index),
+                    log=log,
+                    compiling=compiling,
                 )
-                seconds_of_done.append(seconds)
+                run_dir.append(record.fields)
+                seconds_of_done.append(record.wall_seconds)
                 left = len(trials) - len(recorded) - len(seconds_of_done)
                 seconds_left = left * sum(seconds_of_done) / len(seconds_of_done)
-                _log_trial(index, trials, seconds, seconds_left)
+                _log_trial(index, trials, record.wall_seconds, seconds_left)
             # Also for recorded trials:
             # the last process may have been killed before it got here.
             if log and not getattr(built[index], "keeps_checkpoint", True):
                 log.delete_checkpoints(index)
+
+
+class _Record(NamedTuple):
+    """The fields of a line of metrics.jsonl, and how long the trial took just now."""
+
+    fields: dict
+    wall_seconds: float
+
+
+def _measure_one(
+    experiment: Experiment,
+    trial: dict,
+    built: Any,
+    *,
+    index: int,
+    count: int,
+    key: jax.Array,
+    log: Any,
+    compiling: dict[str, float],
+) -> _Record:
+    """Measures trial `index` of `count`; see `measure_trials`.
+
+    `compiling` receives the seconds of JAX's events.
+    """
+    compiling.clear()
+    started = time.perf_counter()
+    with log.trial(index, count) if log else contextlib.nullcontext():
+        measured = experiment.measure_trial(trial, built, key, log)
+    wall_seconds = time.perf_counter() - started
+    # A resumed training already counts the time of earlier processes.
+    added = {
+        "compile_seconds": compiling[_COMPILE_EVENT],
+        "seconds": wall_seconds,
+    }
+    for name in added.keys() & measured.keys():
+        del added[name]
+    # dict() refuses a repeated name, so no measured value overwrites a setting.
+    fields = dict(cell=index, **trial, **measured, **added)
+    return _Record(fields, wall_seconds)
 
 
 @contextlib.contextmanager
@@ -86,21 +126,6 @@ def _compile_seconds() -> Iterator[dict[str, float]]:
         yield seconds_by_event
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def _record(
-    index: int, trial: dict, measured: dict, seconds: float, compile_seconds: float
-) -> dict:
-    """One line of metrics.jsonl; its field "cell" is the index of the trial."""
-    # A resumed training already counts the compile time of earlier processes.
-    seconds_by_default = {"compile_seconds": compile_seconds, "seconds": seconds}
-    added = {
-        name: value
-        for name, value in seconds_by_default.items()
-        if name not in measured
-    }
-    # dict() refuses a repeated name, so no measured value overwrites a setting.
-    return dict(cell=index, **trial, **measured, **added)
 
 
 def _log_trial(
