@@ -143,43 +143,73 @@ def trials(
     return listed
 
 
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Metrics and verdict of one variant; see the module docstring."""
-    question = settings["variant"].split("/")[-1]
-    rules = settings["verdict"]
-    judged = [_judged(record, rules) for record in records]
-    nets_by_name = {name: where(judged, net=name) for name in settings["nets"]}
+def judge_orthogonal(settings: dict, records: list[dict]) -> run.Verdict:
+    """From orthogonal weights all linear nets train, and no deep ReLU net does."""
+    nets = _records_by_net(settings, records)
+    holds = _all_train(nets["linear"]) and _no_deep_one_trains(nets["relu"])
+    metrics = _metrics(settings, records)
+    return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
+
+
+def judge_relu(settings: dict, records: list[dict]) -> run.Verdict:
+    """With the identity all nets train and gradients are even; without it, neither."""
+    metrics = _metrics(settings, records) | _norm_metrics(
+        _norms_times_depth(settings, records)
+    )
+    holds = _identity_decides(settings, records)
+    return _verdict_on_the_blog_post("blog-post-relu", metrics, holds)
+
+
+def judge_linear(settings: dict, records: list[dict]) -> run.Verdict:
+    """The same for linear nets, whose weights also end at norms of order 1/l."""
+    metrics = _metrics(settings, records) | _norm_metrics(
+        _norms_times_depth(settings, records)
+    )
+    ratio = metrics["identity_norm_times_depth_ratio_at_equal_rates"]
+    largest_ratio = settings["verdict"]["norm_times_depth_ratio"]
+    is_of_order = ratio is not None and ratio <= largest_ratio
+    holds = _identity_decides(settings, records) and is_of_order
+    return _verdict_on_the_blog_post("blog-post-linear", metrics, holds)
+
+
+def _verdict_on_the_blog_post(claim: str, metrics: dict, holds: bool) -> run.Verdict:
+    layers = paper.NUMBERS["blog_post_deepest_layers"].value
+    return run.Verdict(
+        claim=claim,
+        metrics=metrics,
+        verdict=reproduced(holds),
+        paper={"identity_deepest_trained_layers": layers},
+    )
+
+
+def _records_by_net(settings: dict, records: list[dict]) -> dict[str, list[dict]]:
+    """Name of each net -> its records, with "trained" and "deep"."""
+    judged = [_judged(record, settings["verdict"]) for record in records]
+    return {name: where(judged, net=name) for name in settings["nets"]}
+
+
+def _metrics(settings: dict, records: list[dict]) -> dict:
+    """The metrics that every variant has."""
     metrics = {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
         "linear_optimum_error_percent": records[0]["linear_optimum_error_percent"],
     }
-    for name, of_name in nets_by_name.items():
-        metrics |= _net_metrics(name, of_name)
-    if question == "orthogonal":
-        holds = _all_train(nets_by_name["linear"]) and _no_deep_one_trains(
-            nets_by_name["relu"]
-        )
-        return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
-    identity = nets_by_name["identity"]
-    norms = _norms_times_depth(identity, rules)
-    metrics |= _norm_metrics(norms)
-    holds = (
+    for name, of_net in _records_by_net(settings, records).items():
+        metrics |= _net_metrics(name, of_net)
+    return metrics
+
+
+def _identity_decides(settings: dict, records: list[dict]) -> bool:
+    """Whether nets with the identity train, with even gradients, and others do not."""
+    nets = _records_by_net(settings, records)
+    identity = nets["identity"]
+    return (
         _all_train(identity)
-        and _no_deep_one_trains(nets_by_name["plain_near_zero"])
-        and _no_deep_one_trains(nets_by_name["plain_standard"])
-        and _gradients_are_even(identity, rules)
-        and _gradients_are_attenuated(nets_by_name["plain_near_zero"], identity)
-    )
-    if question == "linear":
-        ratio = metrics["identity_norm_times_depth_ratio_at_equal_rates"]
-        holds = holds and ratio is not None and ratio <= rules["norm_times_depth_ratio"]
-    layers = paper.NUMBERS["blog_post_deepest_layers"].value
-    return run.Verdict(
-        claim=f"blog-post-{question}",
-        metrics=metrics,
-        verdict=reproduced(holds),
-        paper={"identity_deepest_trained_layers": layers},
+        and _no_deep_one_trains(nets["plain_near_zero"])
+        and _no_deep_one_trains(nets["plain_standard"])
+        and _gradients_are_even(identity, settings["verdict"])
+        and _gradients_are_attenuated(nets["plain_near_zero"], identity)
     )
 
 
@@ -227,7 +257,7 @@ def _gradients_are_attenuated(plain: list[dict], identity: list[dict]) -> bool:
     )
 
 
-def _norms_times_depth(identity: list[dict], rules: dict) -> dict[float, list[float]]:
+def _norms_times_depth(settings: dict, records: list[dict]) -> dict[float, list[float]]:
     """l |||A||| of nets of order_from_depth layers or more, by l x rate.
 
     The first steps at a large rate move the weights further than they need to go. So l
@@ -235,8 +265,8 @@ def _norms_times_depth(identity: list[dict], rules: dict) -> dict[float, list[fl
     product's step size.
     """
     norms = collections.defaultdict(list)
-    for record in where(identity, diverged=False):
-        if record["depth"] >= rules["order_from_depth"]:
+    for record in where(records, net="identity", diverged=False):
+        if record["depth"] >= settings["verdict"]["order_from_depth"]:
             norms[record["rate_times_depth"]].append(record["norm"] * record["depth"])
     return norms
 
@@ -268,12 +298,20 @@ def _net_metrics(name: str, records: list[dict]) -> dict:
     return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
+VERDICTS = {
+    "digits/relu": judge_relu,
+    "digits/linear": judge_linear,
+    "digits/orthogonal": judge_orthogonal,
+    "digits/long/relu": judge_relu,
+    "digits/long/linear": judge_linear,
+    "digits/long/orthogonal": judge_orthogonal,
+}
 EXPERIMENT = run.Experiment(
     name="deep_mlp",
     module=__name__,
     trials=trials,
     measurements="experiments.measurements.deep_mlp",
-    verdict=verdict,
+    verdict=VERDICTS,
     signed=("initial_scale",),
 )
 

@@ -301,41 +301,53 @@ def _train_to_the_end(
 def measure(make_training, key) -> dict:
     """Gradient norms by layer at the start, training, norm of the weights."""
     training = make_training(key)
-    split = training.split
-    net = training.net
     settings = training.settings
-    gradient = training.gradient_norms()
-    start = training.evaluate(training.start())
-    # The last matrix never has the identity, even if it is square.
-    squares = len(mlp.square_kernels(training.variables["params"]))
-    square_gradient = gradient[-1 - squares : -1]
+    at_start = _fields_at_start(training)
     state, trained = train(
         training,
         rates_times_depth=settings["rates_times_depth"],
         step_count=settings["step_count"],
         pilot_steps=settings["pilot_steps"],
     )
-    layers = np.linspace(0, net.depth - 1, settings["layer_points"])
+    return {
+        **at_start,
+        **trained,
+        "diverged": state is None,
+        "linear_optimum_loss": training.split.linear_optimum_loss,
+        "linear_optimum_error_percent": training.split.linear_optimum_error_percent,
+        **({} if state is None else _fields_at_end(training, state)),
+    }
+
+
+def _fields_at_start(training: Training) -> dict:
+    """Norms of the layers' gradients, for a part of the layers, and their extremes."""
+    gradient = training.gradient_norms()
+    # The last matrix never has the identity, even if it is square.
+    squares = len(mlp.square_kernels(training.variables["params"]))
+    square_gradient = gradient[-1 - squares : -1]
+    layers = np.linspace(0, training.net.depth - 1, training.settings["layer_points"])
     layers = np.unique(layers.round().astype(int))
-    measured = {
+    scores = training.evaluate(training.start())
+    return {
         "layers": (layers + 1).tolist(),
         "gradient_norms": gradient[layers].tolist(),
         "least_gradient_norm": float(square_gradient.min()),
         "largest_gradient_norm": float(square_gradient.max()),
-        "start_effective_dimension": start["effective_dimension"],
-        **trained,
-        "diverged": state is None,
-        "linear_optimum_loss": split.linear_optimum_loss,
-        "linear_optimum_error_percent": split.linear_optimum_error_percent,
+        "start_effective_dimension": scores["effective_dimension"],
     }
-    if state is None:
-        return measured
-    end = training.evaluate(state)
-    gap = 1 - split.linear_optimum_loss  # the loss of the zero map is ||y||^2 = 1
-    measured["gap_closed_percent"] = 100 * (1 - end["loss"]) / gap
-    measured["train_loss"] = end["loss"]
-    measured["train_error_percent"] = end["error_percent"]
-    if net.identity:
+
+
+def _fields_at_end(training: Training, state: dict) -> dict:
+    """Scores of the trained net, and the norm of its weights beside the identity."""
+    scores = training.evaluate(state)
+    # The loss of the zero map is ||y||^2 = 1.
+    gap = 1 - training.split.linear_optimum_loss
+    fields = {
+        "gap_closed_percent": 100 * (1 - scores["loss"]) / gap,
+        "train_loss": scores["loss"],
+        "train_error_percent": scores["error_percent"],
+    }
+    if training.net.identity:
         norms = matrices.spectral_norms(mlp.square_kernels(state["params"]))
-        measured["norm"] = float(norms.max())
-    return measured
+        fields["norm"] = float(norms.max())
+    return fields
