@@ -18,26 +18,17 @@ mean and std; otherwise, to normalised values.
 
 import dataclasses
 import functools
-import math
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from identity_matters.checks import check_whole, plain_array, real_array
+from identity_matters.normalizations import find_normalization
 
-# As in pylearn2's make_cifar10_gcn_whitened.py: the norm of every image after contrast
-# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the
-# variances.
-GCN_NORM = 55.0
-GCN_LEAST_NORM = 1e-8
-ZCA_BIAS = 0.1
-LARGEST_PIXEL = 255  # of uint8
 DTYPES = ("uint8", "float32")  # of raw images
-_CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
 # Non-negative images whose largest value is above
 # this are taken for pixels that nobody scaled.
 _LARGEST_SCALED = 2.0
@@ -45,18 +36,6 @@ _LARGEST_SCALED = 2.0
 # factors from that in training are of another scale.
 _MUCH_LARGER = 10.0
 _MUCH_SMALLER = 1 / 50
-
-
-class Normalization(NamedTuple):
-    """A normalisation.
-
-    `fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n,
-    ...])` uses them.
-    """
-
-    constants: tuple[str, ...]
-    fit: Callable[[np.ndarray], dict]
-    apply: Callable[[dict, jax.Array], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +53,7 @@ class Preprocessing:
     (2, 4, 4, 1)
 
     Attributes:
-      normalization: a name of `NORMALIZATIONS`.
+      normalization: a name of `normalizations.NORMALIZATIONS`.
       constants: f32 arrays by name, which the normalisation has taken from the training
         images.
       image_shape: the shape of one raw image, (h, w, c) for crops and flips.
@@ -97,7 +76,7 @@ class Preprocessing:
     largest: float | None = None
 
     def __post_init__(self):
-        needed = set(_find(self.normalization).constants)
+        needed = set(find_normalization(self.normalization).constants)
         if set(self.constants) != needed:
             raise ValueError(
                 f"{self.normalization} needs the constants {sorted(needed)}, got"
@@ -136,7 +115,7 @@ class Preprocessing:
                 "images must be uint8 or float32[n, ...], got"
                 f" {images.dtype}{[*images.shape]}"
             )
-        constants = _find(normalization).fit(images)
+        constants = find_normalization(normalization).fit(images)
         is_float = images.dtype == np.float32
         return cls(
             normalization=normalization,
@@ -216,7 +195,7 @@ class Preprocessing:
         return jnp.asarray(images, jnp.float32)
 
     def _normalize(self, x):
-        return _find(self.normalization).apply(self.constants, x)
+        return find_normalization(self.normalization).apply(self.constants, x)
 
     def _crop_and_flip(self, x, keys):
         """A random crop of each zero-padded image, randomly mirrored.
@@ -317,10 +296,25 @@ def looks_unscaled(images: np.ndarray) -> bool:
     return images.ndim == 4 or bool(np.all(images == np.rint(images)))
 
 
-def _crop_and_flip_by_slices(x, keys, *, pad: int, flip: bool):
-    """See `Preprocessing._crop_and_flip`."""
+def _shape_text(image_shape: tuple) -> str:
+    return f"[{', '.join(map(str, ('n', *image_shape)))}]"
 
-    def one(x, key):
+
+def _largest_magnitude(images: np.ndarray) -> float:
+    return float(max(abs(float(images.min())), abs(float(images.max()))))
+
+
+def _crop_and_flip_by_slices(x, keys, *, pad: int, flip: bool):
+    """Crops of x f[b, h, w, c] after padding, some of them mirrored: by slices.
+
+    Args:
+      x: the images; a crop has their size.
+      keys: keys[b].
+      pad: pixels of zeros on each side; 0 for no crops.
+      flip: whether to mirror half of the images.
+    """
+
+    def crop(x, key):
         row, column, is_mirrored = _draw_crop(key, pad=pad, flip=flip)
         if pad:
             padded = jnp.pad(x, ((pad, pad), (pad, pad), (0, 0)))
@@ -329,13 +323,13 @@ def _crop_and_flip_by_slices(x, keys, *, pad: int, flip: bool):
             x = jnp.where(is_mirrored, x[:, ::-1], x)
         return x
 
-    return jax.vmap(one)(x, keys)
+    return jax.vmap(crop)(x, keys)
 
 
 def _crop_and_flip_by_products(
     x, keys, *, pad: int, flip: bool, precision: jax.lax.Precision | None
 ):
-    """See `Preprocessing._crop_and_flip`: products with matrices of zeros and ones.
+    """The same by products with matrices of zeros and ones, of this precision.
 
     Row i of a crop is row ``row + i - pad`` of the image, or of the padding if there is
     no such row; columns alike.
@@ -366,103 +360,3 @@ def _draw_crop(key, *, pad: int, flip: bool) -> tuple:
         row, column = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1, jnp.int32)
     is_mirrored = jax.random.bernoulli(flip_key) if flip else jnp.bool_(False)
     return row, column, is_mirrored
-
-
-def _find(name: str) -> Normalization:
-    if name not in NORMALIZATIONS:
-        raise ValueError(
-            f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}"
-        )
-    return NORMALIZATIONS[name]
-
-
-def _shape_text(image_shape: tuple) -> str:
-    return f"[{', '.join(map(str, ('n', *image_shape)))}]"
-
-
-def _largest_magnitude(images: np.ndarray) -> float:
-    return float(max(abs(float(images.min())), abs(float(images.max()))))
-
-
-def _fit_divisor(images):
-    divisor = LARGEST_PIXEL if images.dtype == np.uint8 else 1
-    return {"divisor": np.full((1,) * images.ndim, divisor)}
-
-
-def _standardize(_constants, x):
-    axes = tuple(range(1, x.ndim))
-    mean = jnp.mean(x, axis=axes, keepdims=True)
-    std = jnp.std(x, axis=axes, keepdims=True)
-    return (x - mean) / jnp.maximum(std, math.prod(x.shape[1:]) ** -0.5)
-
-
-def _fit_mean_std(images):
-    channels = images.shape[-1]
-    flat = images.reshape(-1, channels)
-    if images.dtype == np.uint8:
-        mean = flat.sum(axis=0, dtype=np.int64) / len(flat)
-        squares = np.einsum("ic,ic->c", flat, flat, dtype=np.int64)
-        variance = squares / len(flat) - mean**2
-    else:
-        mean = flat.mean(axis=0, dtype=np.float64)
-        variance = np.zeros(channels)
-        for start in range(0, len(flat), _CHUNK_EXAMPLES):
-            variance += ((flat[start : start + _CHUNK_EXAMPLES] - mean) ** 2).sum(
-                axis=0
-            )
-        variance /= len(flat)
-    if not np.all(variance > 0):
-        raise ValueError(f"every channel of images must vary, got variances {variance}")
-    shape = (1,) * (images.ndim - 1) + (channels,)
-    return {"shift": mean.reshape(shape), "divisor": np.sqrt(variance).reshape(shape)}
-
-
-def _normalize_contrast(x):
-    """Each image of x f32[b, ...], less its mean, rescaled to the norm GCN_NORM."""
-    axes = tuple(range(1, x.ndim))
-    x = x - jnp.mean(x, axis=axes, keepdims=True)
-    divisor = jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) / GCN_NORM
-    return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)
-
-
-def _fit_zca(images):
-    """The mean m, f64[d], and the whitening matrix of images, f64[d, d].
-
-    It is ``W = (C + ZCA_BIAS I)^{-1/2}``, C the covariance.
-    """
-    normalize = jax.jit(_normalize_contrast)
-    total = np.zeros(())
-    products = np.zeros(())
-    for start in range(0, len(images), _CHUNK_EXAMPLES):
-        chunk = images[start : start + _CHUNK_EXAMPLES].astype(np.float32)
-        x = np.asarray(normalize(chunk), np.float64).reshape(len(chunk), -1)
-        total = total + x.sum(axis=0)
-        products = products + x.T @ x
-    mean = total / len(images)
-    variances, axes = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
-    # Rounding may leave the variance of a constant direction a little below 0.
-    scales = (np.maximum(variances, 0.0) + ZCA_BIAS) ** -0.5
-    return {"mean": mean, "whitening": (axes * scales) @ axes.T}
-
-
-def _whiten(constants, x):
-    flat = _normalize_contrast(x).reshape(len(x), -1)
-    centered = flat - constants["mean"][None, :]
-    # Accelerators would round the factors to bfloat16 or TF32;
-    # this product costs little.
-    whitened = jnp.matmul(centered, constants["whitening"], precision="highest")
-    return whitened.reshape(x.shape)
-
-
-NORMALIZATIONS = {
-    "none": Normalization(
-        ("divisor",), _fit_divisor, lambda constants, x: x / constants["divisor"]
-    ),
-    "per_image": Normalization((), lambda images: {}, _standardize),
-    "mean_std": Normalization(
-        ("shift", "divisor"),
-        _fit_mean_std,
-        lambda constants, x: (x - constants["shift"]) / constants["divisor"],
-    ),
-    "gcn_zca": Normalization(("mean", "whitening"), _fit_zca, _whiten),
-}

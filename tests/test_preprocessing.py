@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from identity_matters import preprocessing
+from identity_matters import normalizations, preprocessing
 from identity_matters.preprocessing import Preprocessing
 
 SHAPE = (4, 5, 2)
@@ -135,7 +135,7 @@ def test_mean_std_of_each_channel():
 @pytest.mark.slow
 def test_zca_whitens_the_training_images(monkeypatch):
     monkeypatch.setattr(
-        preprocessing, "_CHUNK_EXAMPLES", 64
+        normalizations, "_CHUNK_EXAMPLES", 64
     )  # 300 images: full chunks and a partial one
     images = _images(300, (2, 2, 3))
     images[7] = 9  # without any contrast

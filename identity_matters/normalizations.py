@@ -1,0 +1,122 @@
+"""Normalisations of images: what is fitted in training, and how it is applied."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# As in pylearn2's make_cifar10_gcn_whitened.py: the norm of every image after contrast
+# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the
+# variances.
+GCN_NORM = 55.0
+GCN_LEAST_NORM = 1e-8
+ZCA_BIAS = 0.1
+LARGEST_PIXEL = 255  # of uint8
+_CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
+
+
+class Normalization(NamedTuple):
+    """A normalisation.
+
+    `fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n,
+    ...])` uses them.
+    """
+
+    constants: tuple[str, ...]
+    fit: Callable[[np.ndarray], dict]
+    apply: Callable[[dict, jax.Array], jax.Array]
+
+
+def find_normalization(name: str) -> Normalization:
+    if name not in NORMALIZATIONS:
+        raise ValueError(
+            f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}"
+        )
+    return NORMALIZATIONS[name]
+
+
+def _fit_divisor(images):
+    divisor = LARGEST_PIXEL if images.dtype == np.uint8 else 1
+    return {"divisor": np.full((1,) * images.ndim, divisor)}
+
+
+def _standardize(_constants, x):
+    axes = tuple(range(1, x.ndim))
+    mean = jnp.mean(x, axis=axes, keepdims=True)
+    std = jnp.std(x, axis=axes, keepdims=True)
+    return (x - mean) / jnp.maximum(std, math.prod(x.shape[1:]) ** -0.5)
+
+
+def _fit_mean_std(images):
+    channels = images.shape[-1]
+    flat = images.reshape(-1, channels)
+    if images.dtype == np.uint8:
+        mean = flat.sum(axis=0, dtype=np.int64) / len(flat)
+        squares = np.einsum("ic,ic->c", flat, flat, dtype=np.int64)
+        variance = squares / len(flat) - mean**2
+    else:
+        mean = flat.mean(axis=0, dtype=np.float64)
+        variance = np.zeros(channels)
+        for start in range(0, len(flat), _CHUNK_EXAMPLES):
+            variance += ((flat[start : start + _CHUNK_EXAMPLES] - mean) ** 2).sum(
+                axis=0
+            )
+        variance /= len(flat)
+    if not np.all(variance > 0):
+        raise ValueError(f"every channel of images must vary, got variances {variance}")
+    shape = (1,) * (images.ndim - 1) + (channels,)
+    return {"shift": mean.reshape(shape), "divisor": np.sqrt(variance).reshape(shape)}
+
+
+def _normalize_contrast(x):
+    """Each image of x f32[b, ...], less its mean, rescaled to the norm GCN_NORM."""
+    axes = tuple(range(1, x.ndim))
+    x = x - jnp.mean(x, axis=axes, keepdims=True)
+    divisor = jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) / GCN_NORM
+    return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)
+
+
+def _fit_zca(images):
+    """The mean m, f64[d], and the whitening matrix of images, f64[d, d].
+
+    It is ``W = (C + ZCA_BIAS I)^{-1/2}``, C the covariance.
+    """
+    normalize = jax.jit(_normalize_contrast)
+    total = np.zeros(())
+    products = np.zeros(())
+    for start in range(0, len(images), _CHUNK_EXAMPLES):
+        chunk = images[start : start + _CHUNK_EXAMPLES].astype(np.float32)
+        x = np.asarray(normalize(chunk), np.float64).reshape(len(chunk), -1)
+        total = total + x.sum(axis=0)
+        products = products + x.T @ x
+    mean = total / len(images)
+    variances, axes = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
+    # Rounding may leave the variance of a constant direction a little below 0.
+    scales = (np.maximum(variances, 0.0) + ZCA_BIAS) ** -0.5
+    return {"mean": mean, "whitening": (axes * scales) @ axes.T}
+
+
+def _whiten(constants, x):
+    flat = _normalize_contrast(x).reshape(len(x), -1)
+    centered = flat - constants["mean"][None, :]
+    # Accelerators would round the factors to bfloat16 or TF32;
+    # this product costs little.
+    whitened = jnp.matmul(centered, constants["whitening"], precision="highest")
+    return whitened.reshape(x.shape)
+
+
+NORMALIZATIONS = {
+    "none": Normalization(
+        ("divisor",), _fit_divisor, lambda constants, x: x / constants["divisor"]
+    ),
+    "per_image": Normalization((), lambda images: {}, _standardize),
+    "mean_std": Normalization(
+        ("shift", "divisor"),
+        _fit_mean_std,
+        lambda constants, x: (x - constants["shift"]) / constants["divisor"],
+    ),
+    "gcn_zca": Normalization(("mean", "whitening"), _fit_zca, _whiten),
+}
