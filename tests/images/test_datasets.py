@@ -12,7 +12,7 @@ import pytest
 
 from identity_matters.images import datasets, preparation
 from identity_matters.images.datasets import SOURCES
-from tests.train.test_checkpoint import damage
+from tests.train.test_checkpoint import delete, flip_a_bit, truncate
 
 SMALL = dataclasses.replace(SOURCES["cifar10"], splits={"train": 6, "test": 4})
 
@@ -49,13 +49,18 @@ def test_digits_are_those_of_scikit_learn_split_in_their_order():
     np.testing.assert_array_equal(np.concatenate([train[1], test[1]]), labels)
 
 
-IMAGES = [("images.npy", how) for how in ("flip", "truncate", "delete")]
-
-
-@pytest.mark.parametrize(("name", "how"), [*IMAGES, ("manifest.json", "truncate")])
-def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, how):
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("images.npy", flip_a_bit),
+        ("images.npy", truncate),
+        ("images.npy", delete),
+        ("manifest.json", truncate),
+    ],
+)
+def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, damage):
     _write(tmp_path)
-    damage(tmp_path / "arrays" / "cifar10" / "train" / name, how)
+    damage(tmp_path / "arrays" / "cifar10" / "train" / name)
     with pytest.raises(ValueError, match=rf"{name}.*make data"):
         datasets.load("cifar10", "train", tmp_path)
 
