@@ -20,7 +20,7 @@ CONFINED = {
     "grain": "images",
 }
 FILES = sorted(LIBRARY.rglob("*.py"))
-LINES_AT_MOST = 620
+LINES_AT_MOST = 520
 
 
 def imports(path: pathlib.Path) -> list[str]:
