@@ -147,7 +147,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             variables = {name: state[name] for name in COLLECTIONS if name in state}
         skeleton, _ = trees.split(variables)
         arrays = {name: np.asarray(leaf) for name, leaf in trees.names(state).items()}
-        held: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "step": step,
             "settings": self._settings,
             "arrays": _fingerprints(arrays),
@@ -159,9 +159,9 @@ class Checkpoints(contextlib.AbstractContextManager):
             constants = {
                 _CONSTANTS + name: x for name, x in preprocessing.constants.items()
             }
-            held["net"] = net
-            held["preprocessing"] = preprocessing.description()
-            held["constants"] = _fingerprints(constants)
+            metadata["net"] = net
+            metadata["preprocessing"] = preprocessing.description()
+            metadata["constants"] = _fingerprints(constants)
             arrays |= constants
         # orbax fails on an array without values,
         # and then stalls the end of the process.
@@ -170,7 +170,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise trees.NotStorableError(
                 "there is nothing to save: no array has any values"
             )
-        self._write(step, written, json.dumps(runs.to_json(held), allow_nan=False))
+        self._write(step, written, json.dumps(runs.to_json(metadata), allow_nan=False))
 
     def _write(self, step: int, arrays: dict[str, np.ndarray], metadata: str) -> None:
         import orbax.checkpoint as ocp
@@ -209,10 +209,10 @@ class Checkpoints(contextlib.AbstractContextManager):
         newest = self._newest_undamaged(like)
         if newest is None:
             return None
-        step, held, arrays = newest
+        step, metadata, arrays = newest
         leaves = [arrays[name] for name in trees.names(like)]
         state = jax.tree.unflatten(jax.tree.structure(like), leaves)
-        return step, state, runs.from_json(held["extra"])
+        return step, state, runs.from_json(metadata["extra"])
 
     def read(self) -> Saved | None:
         """The variables in the newest checkpoint, in their containers.
@@ -224,23 +224,23 @@ class Checkpoints(contextlib.AbstractContextManager):
         newest = self._newest_undamaged(None)
         if newest is None:
             return None
-        step, held, arrays = newest
-        if "variables" not in held:  # written before containers were kept
+        step, metadata, arrays = newest
+        if "variables" not in metadata:  # written before containers were kept
             nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
             return Saved(
                 step, {name: nested.get(name, {}) for name in COLLECTIONS}, None
             )
         belongs_to = None
-        if "net" in held:
+        if "net" in metadata:
             constants = {
                 name.removeprefix(_CONSTANTS): arrays[name]
-                for name in held["constants"]
+                for name in metadata["constants"]
             }
             preprocessing = Preprocessing.from_description(
-                held["preprocessing"], constants
+                metadata["preprocessing"], constants
             )
-            belongs_to = NetAndPreprocessing(held["net"], preprocessing)
-        return Saved(step, trees.join(held["variables"], arrays), belongs_to)
+            belongs_to = NetAndPreprocessing(metadata["net"], preprocessing)
+        return Saved(step, trees.join(metadata["variables"], arrays), belongs_to)
 
     def _newest_undamaged(self, like: Any) -> tuple[int, dict, dict] | None:
         """(step, metadata, arrays by name), or None; see `restore`.
@@ -256,19 +256,21 @@ class Checkpoints(contextlib.AbstractContextManager):
         damaged: dict[int, str] = {}  # step -> what is wrong with it
         for step in self._steps_newest_first():
             try:
-                held, arrays = self._read(step, like)
+                metadata, arrays = self._read(step, like)
             except (CheckpointError, MemoryError):
                 raise
             # What orbax raises depends on the damage; it can be a bare Exception.
             except Exception as error:
                 line = f"{type(error).__name__}: {runs.first_line(error)}"
                 if self._settings is None or _is_of_storage(error):
-                    what = f"checkpoint {step} in {self.directory} cannot be read now"
-                    raise CheckpointError(f"{what} ({line})") from error
+                    raise CheckpointError(
+                        f"checkpoint {step} in {self.directory} cannot be read now"
+                        f" ({line})"
+                    ) from error
                 damaged[step] = line
             else:
                 self._move_damaged_aside(damaged, used=step)
-                return step, held, arrays
+                return step, metadata, arrays
         if damaged:
             why = "; ".join(f"{step}: {line}" for step, line in damaged.items())
             raise CheckpointError(
@@ -304,41 +306,39 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         import orbax.checkpoint as ocp
 
-        def restore(item, how):
-            return self._manager.restore(step, args=ocp.args.Composite(**{item: how}))[
-                item
-            ]
-
-        metadata = restore("metadata", ocp.args.JsonRestore())
-        if _digest(metadata["text"].encode()) != metadata["sha256"]:
+        # One item after the other: arrays are read only if the metadata fit.
+        sealed = self._manager.restore(
+            step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
+        )["metadata"]
+        if _digest(sealed["text"].encode()) != sealed["sha256"]:
             raise ValueError("its metadata are not those that were saved")
-        held = json.loads(metadata["text"])
-        if held["step"] != step:
-            raise ValueError(f"it was saved as step {held['step']}")
-        self._check_it_is_of_this_run(step, held, like)
-        described = held["arrays"] | held.get("constants", {})
-        arrays = restore("state", ocp.args.StandardRestore())
+        metadata = json.loads(sealed["text"])
+        if metadata["step"] != step:
+            raise ValueError(f"it was saved as step {metadata['step']}")
+        self._check_it_is_of_this_run(step, metadata, like)
+        described = metadata["arrays"] | metadata.get("constants", {})
+        arrays = self._manager.restore(
+            step, args=ocp.args.Composite(state=ocp.args.StandardRestore())
+        )["state"]
         # Those without values were not written.
         for name, (description, _) in described.items():
             if name not in arrays:
                 arrays[name] = _without_values(description)
         if _fingerprints(arrays) != described:
             raise ValueError("its arrays are not those that were saved")
-        return held, arrays
+        return metadata, arrays
 
-    def _check_it_is_of_this_run(self, step: int, held: dict, like: Any) -> None:
-        compared = []
+    def _check_it_is_of_this_run(self, step: int, metadata: dict, like: Any) -> None:
+        """Raises CheckpointError if arrays or settings are not those of this run."""
+        different = []
         if like is not None:
-            saved = {name: described for name, (described, _) in held["arrays"].items()}
+            saved = {
+                name: described for name, (described, _) in metadata["arrays"].items()
+            }
             expected = {name: _describe(x) for name, x in trees.names(like).items()}
-            compared.append(("array", saved, expected))
+            different += _differences("array", saved, expected)
         if self._settings is not None:
-            compared.append(("setting", held["settings"], self._settings))
-        different = [
-            f"the {what} {name} is {a!r} there and {b!r} here"
-            for what, saved, expected in compared
-            for name, (a, b) in runs.differences(saved, expected).items()
-        ]
+            different += _differences("setting", metadata["settings"], self._settings)
         if different:
             text = "; ".join(different[:_MOST_DIFFERENCES_LISTED])
             if len(different) > _MOST_DIFFERENCES_LISTED:
@@ -437,6 +437,14 @@ def _fingerprints(arrays: dict[str, np.ndarray]) -> dict[str, list[str]]:
         name: [_describe(array), _digest(array.tobytes())]
         for name, array in arrays.items()
     }
+
+
+def _differences(kind: str, saved: dict, expected: dict) -> list[str]:
+    """A text for each array or setting, by `kind`, that is another in a checkpoint."""
+    return [
+        f"the {kind} {name} is {there!r} there and {here!r} here"
+        for name, (there, here) in runs.differences(saved, expected).items()
+    ]
 
 
 def _describe(leaf) -> str:
