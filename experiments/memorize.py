@@ -60,7 +60,9 @@ OTHER_VARIANTS = {
 }
 
 
-def _data(dataset: str, examples=(0,), features: int = 0, num_classes: int = 0) -> dict:
+def _data(
+    dataset: str, examples=(0,), *, features: int = 0, num_classes: int = 0
+) -> dict:
     return {
         # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
         "dataset": dataset,
@@ -188,10 +190,14 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         "separation": _data("cifar10"),
     },
     "synthetic_large": {
-        "fit": _fit(_data("synthetic", (32768, 65536, 131072), 64, 10))
+        "fit": _fit(
+            _data("synthetic", (32768, 65536, 131072), features=64, num_classes=10)
+        )
     },
     "synthetic_imagenet": {
-        "fit": _fit(_data("synthetic", (1_281_167,), 64, 1000), **_LARGE)
+        "fit": _fit(
+            _data("synthetic", (1_281_167,), features=64, num_classes=1000), **_LARGE
+        )
     },
 }
 # Settings that hold several values -> what

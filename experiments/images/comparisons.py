@@ -104,7 +104,7 @@ def _settings(
 
 
 def _on_digits(
-    model: dict, arms: dict, tuned_rates: dict[str, float] | None = None
+    *, model: dict, arms: dict, tuned_rates: dict[str, float] | None = None
 ) -> dict:
     tuning = (
         {"tuned_rates": tuned_rates}
@@ -122,7 +122,7 @@ def _on_digits(
 
 
 def _on_cifar(
-    dataset: str, model: dict, train: dict, trial_steps: int, arms: dict
+    dataset: str, *, model: dict, train: dict, trial_steps: int, arms: dict
 ) -> dict:
     return _settings(
         data={"dataset": dataset, "pad_pixels_per_side": 4},
@@ -136,39 +136,59 @@ def _on_cifar(
 
 _VARIANTS = {
     "digits/two_depths": _on_digits(
-        _NARROW,
-        _at_depths(
+        model=_NARROW,
+        arms=_at_depths(
             {name: _IDENTITY[name] for name in ("identity", "plain_unit_variance")},
             7,
             31,
         ),
-        TUNED_RATES,
+        tuned_rates=TUNED_RATES,
     ),
-    "digits/identity": _on_digits(_NARROW, _at_depths(_IDENTITY, *BLOCKS)),
+    "digits/identity": _on_digits(
+        model=_NARROW,
+        arms=_at_depths(_IDENTITY, *BLOCKS),
+    ),
     "digits/initialisation": _on_digits(
-        {**_NARROW, "blocks_per_stage": (3, 3, 3)}, _INITIALISATION
+        model={**_NARROW, "blocks_per_stage": (3, 3, 3)},
+        arms=_INITIALISATION,
     ),
     "cifar10/identity": _on_cifar(
         "cifar10",
-        _NARROW,
-        _SHORT,
-        400,
-        _at_depths(
+        model=_NARROW,
+        train=_SHORT,
+        trial_steps=400,
+        arms=_at_depths(
             {name: _IDENTITY[name] for name in ("identity", *GOOD_STARTS)}, 7, 31
         ),
     ),
     "cifar10/initialisation": _on_cifar(
         "cifar10",
-        {**_NARROW, "blocks_per_stage": (2, 2, 2)},
-        _SHORT,
-        400,
-        _INITIALISATION,
+        model={**_NARROW, "blocks_per_stage": (2, 2, 2)},
+        train=_SHORT,
+        trial_steps=400,
+        arms=_INITIALISATION,
     ),
     "cifar10/starts": _on_cifar(
-        "cifar10", {**_NARROW, "blocks_per_stage": (5, 5, 5)}, _SHORT, 400, _STARTS
+        "cifar10",
+        model={**_NARROW, "blocks_per_stage": (5, 5, 5)},
+        train=_SHORT,
+        trial_steps=400,
+        arms=_STARTS,
     ),
-    "cifar10/table_2": _on_cifar("cifar10", {}, _LONG, 800, _TABLE_2),
-    "cifar100/table_2": _on_cifar("cifar100", {}, _LONG, 800, _TABLE_2),
+    "cifar10/table_2": _on_cifar(
+        "cifar10",
+        model={},
+        train=_LONG,
+        trial_steps=800,
+        arms=_TABLE_2,
+    ),
+    "cifar100/table_2": _on_cifar(
+        "cifar100",
+        model={},
+        train=_LONG,
+        trial_steps=800,
+        arms=_TABLE_2,
+    ),
 }
 OTHER_VARIANTS = {
     "digits/identity": "needed at 7, 15, 31 and 63 convolutions? 16 arms",
