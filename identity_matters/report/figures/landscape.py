@@ -79,7 +79,8 @@ def draw_origin(points: fig.Points, canvas: fig.Canvas) -> None:
 def negative_determinant_points(run: Run) -> Iterator[dict]:
     """The least ||grad f||_F and its floor in each ball, first R and Sigma."""
     for record in of_kind(run, "negative_determinant"):
-        least, floors = record["least_gradient_norms"][0], record["floors"][0]
+        least = record["least_gradient_norms"][0]
+        floors = record["floors"][0]
         for tau, norm, floor in zip(record["taus"], least, floors, strict=True):
             same = fig.pick(record, "width depth")
             yield {

@@ -41,14 +41,15 @@ def limit_points(run: Run) -> Iterator[dict]:
 @fig.figure("relu", "limits", limit_points)
 def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
-    for axes, own in panels(canvas, points, "bias", titles):
+    for axes, panel_points in panels(canvas, points, "bias", titles):
         axes.set(yscale="log", ylabel="f / f(0); the teacher has 0")
         axes.set(xlim=(0, 2), xlabel=r"$|||\theta|||$ of the critical point")
-        for style, rows in series(own, "kind", {kind: kind for kind in _DRAWN_KINDS}):
-            style["label"] += f" ({len(rows)})"
-            if style["label"].startswith("outside"):
-                style["color"] = "grey"
-            fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **style)
+        labels = {kind: kind for kind in _DRAWN_KINDS}
+        for style, rows in series(panel_points, "kind", labels):
+            looks = {**style, "label": f"{style['label']} ({len(rows)})"}
+            if style["label"] == "outside":
+                looks["color"] = "grey"
+            fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **looks)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=7
@@ -162,10 +163,9 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
     by_time, by_risk = canvas.subplots(1, 2)
     timed = [point for point in points if "time" in point]
     for style, rows in series(timed, "problems", "{}".format):
-        every = {"markevery": 0.2}
-        curve(by_time, rows, "time", "largest", "o-", **style | every)
-        style["label"] = None
-        curve(by_time, rows, "time", "median", "o:", **style | every)
+        looks = {**style, "markevery": 0.2}
+        curve(by_time, rows, "time", "largest", "o-", **looks)
+        curve(by_time, rows, "time", "median", "o:", **looks | {"label": None})
     by_time.plot([], [], "-", color="black", label="largest of the problems")
     by_time.plot([], [], ":", color="black", label="median of the problems")
     curve(by_time, timed, "time", "promised", "--", color="black", label="promised")
@@ -188,24 +188,24 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def noise_points(run: Run) -> Iterator[dict]:
-    """Times to half the risk.
-
-    By width, also the share of noisy starts that reach each bound.
-    """
-    records, name = of_kind(run, "noise", "measured"), "median_updates_to_half"
-    times = fig.rows(records, f"depth width bias deviation=scales {name}")
-    yield from (row for row in times if row[name] is not None)
-    for width, own in split(records, "width").items():
-        starts = fig.rows(own, "scale=scales share=final_risk_share")
+    """Times to half the risk, and the share of noisy starts that reach each bound."""
+    records = of_kind(run, "noise", "measured")
+    for row in fig.rows(
+        records, "depth width bias deviation=scales median_updates_to_half"
+    ):
+        if row["median_updates_to_half"] is not None:
+            yield row
+    for width, records_of_width in split(records, "width").items():
+        starts = fig.rows(records_of_width, "scale=scales share=final_risk_share")
         ends = [start["share"] for start in starts if start["scale"] > 0]
-        same = {
-            "width": width,
-            "starts": len(ends),
-            **fig.pick(run.config, "optimal_share"),
-        }
         for bound in _BOUNDS:
-            reached = sum(share <= bound for share in ends) / len(ends)
-            yield {**same, "bound_of_risk_share": bound, "share_of_starts": reached}
+            yield {
+                "width": width,
+                "starts": len(ends),
+                "optimal_share": run.config["optimal_share"],
+                "bound_of_risk_share": bound,
+                "share_of_starts": sum(share <= bound for share in ends) / len(ends),
+            }
 
 
 @fig.figure("relu", "noise", noise_points)
