@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from identity_matters.lazy_names import module_getattr
 
+# A part is imported when it is first used, by __getattr__ below: `linear` should not
+# load Flax. Type checkers, which cannot follow that, see these imports instead.
 if TYPE_CHECKING:
     from identity_matters import (
         images,

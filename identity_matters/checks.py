@@ -128,10 +128,7 @@ def real_array(
 
 
 def square_matrix(name: str, value: Any) -> np.ndarray:
-    """`value` as f64[d, d], finite, d at least 1; ValueError otherwise.
-
-    The rules are those of `real_array`.
-    """
+    """`value` as f64[d, d], finite, d at least 1; ValueError as in `real_array`."""
     matrix = real_array(name, value)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}")

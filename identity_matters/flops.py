@@ -194,12 +194,13 @@ def _equation_flops(equation) -> int:
     name = equation.primitive.name
     params = equation.params
     if name == "dot_general":
-        (contracted_axes, _), _ = params["dimension_numbers"]
+        contracted, _batch = params["dimension_numbers"]
+        contracted_axes, _axes_of_right = contracted
         return _product_flops(equation, equation.invars[0], contracted_axes)
     if name == "conv_general_dilated":
-        # All axes of the kernel but the output channels; its input channels are those
-        # of one group.
-        _, *contracted_axes = params["dimension_numbers"].rhs_spec
+        # All axes of the kernel but the first named here, that of output channels; its
+        # input channels are those of one group.
+        contracted_axes = params["dimension_numbers"].rhs_spec[1:]
         return _product_flops(equation, equation.invars[1], contracted_axes)
     jaxpr_types = (jax.extend.core.ClosedJaxpr, jax.extend.core.Jaxpr)
     inner_flops = [

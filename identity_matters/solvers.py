@@ -58,6 +58,10 @@ def least_squares(
     well as minima. The search ends before `steps` if even the largest damping brings no
     decrease.
 
+    The search keeps the best point and the next trial. It begins with an infinite
+    residual as the best, and the start as the trial. So every point, the start too, is
+    linearized at one place in the loop, and compiled once.
+
     Args:
       residual: f64[p] -> f64[m].
       theta: f64[p], the start.
@@ -103,7 +107,6 @@ def least_squares(
 
     theta = jnp.asarray(theta)
     rows = jax.eval_shape(residual, theta)
-    # The start is the first trial; it improves on this infinite residual.
     nowhere = Fit(
         theta=theta,
         residual=jnp.full(rows.shape, jnp.inf),
@@ -155,5 +158,6 @@ def projected_adam(
 
     start = project(start)
     carry = (start, optimizer.init(start), (start, jnp.asarray(jnp.inf)))
-    (last, _, best), _ = jax.lax.scan(update, carry, length=steps)
+    end, _ = jax.lax.scan(update, carry, length=steps)
+    last, _, best = end
     return keep_best(last, objective(last), best)

@@ -186,7 +186,7 @@ def run_in_numpy(network, x: np.ndarray, add) -> tuple[np.ndarray, np.ndarray]:
 
     Each sum is by `add`, in the dtype of the network.
     """
-    A_0, U, s, V, output_U, output_s, output_V = map(np.asarray, network)
+    A_0, U, V, s, output_U, output_V, output_s = map(np.asarray, network)
     start = h = project_in_numpy(A_0, np.asarray(x, A_0.dtype), add)
     for block_U, block_s, block_V in zip(U, s, V, strict=True):
         activations = np.maximum(_product(block_U, h, add, block_s), 0)

@@ -26,14 +26,13 @@ PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 IMAGE_PIXELS = 224
 EVAL_SHORTER_SIDE_PIXELS = 256
 _NEEDED = ("tensorflow_datasets", "array_record", "grain", "cv2")
-# Mean and standard deviation of the training images' channels, in pixel values: the
-# usual ones (torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225), for the
-# normalisation mean_std.
+# Mean and standard deviation of the training images' channels for `mean_std`, in pixel
+# values: torchvision's 0.485, 0.456, 0.406 and 0.229, 0.224, 0.225, times 255.
 CHANNEL_CONSTANTS = {
     "shift": np.array([[[[123.675, 116.28, 103.53]]]], np.float32),
     "divisor": np.array([[[[58.395, 57.12, 57.375]]]], np.float32),
 }
-# how many images a fingerprint reads
+# How many images a fingerprint reads.
 _FINGERPRINT_IMAGES = 64
 
 
@@ -72,9 +71,10 @@ class EncodedImages:
         return len(self._source)
 
     def fingerprint(self) -> dict:
-        """JSON-able: the number of examples, and a digest.
+        """The number of examples, and a digest of some examples, JSON-able.
 
-        The digest is that of the labels, file names and file sizes of some images.
+        The digest is of the labels, file names and file sizes of images that are spread
+        over the split.
         """
         spread = np.linspace(0, len(self) - 1, _FINGERPRINT_IMAGES).astype(np.int64)
         digest = hashlib.sha256()
@@ -84,18 +84,16 @@ class EncodedImages:
 
     def read(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, str]]:
         """Yields (encoded image, label, file name) for each of `indices`: int[n]."""
-        # One by one: array_record's `__getitems__` starts new threads for each call,
-        # one per file.
+        # One by one: array_record's `__getitems__` starts a thread per file and call.
         for index in map(int, indices):
             try:
                 record = _parse(self._source[index])
             except Exception as error:
-                info = builder(self.data_dir).info.splits[self.split]
-                file = np.searchsorted(
-                    np.cumsum(info.shard_lengths), index, side="right"
-                )
+                split = builder(self.data_dir).info.splits[self.split]
+                ends = np.cumsum(split.shard_lengths)
+                file = split.filepaths[np.searchsorted(ends, index, side="right")]
                 raise DataError(
-                    f"{info.filepaths[file]} is damaged: record {index} of the"
+                    f"{file} is damaged: record {index} of the"
                     f" {self.split} split cannot be read ({error})"
                 ) from error
             yield record
@@ -153,18 +151,18 @@ def read_train(
     u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of `decoding.decode`.
     """
 
-    def view(image, place, out):
+    def write(image, place, out):
         height, width = image.shape[:2]
-        crop_and_flip = views.draw_view(
+        view = views.draw_view(
             height,
             width,
             seed=seed,
             epoch=int(epochs[place]),
             example=int(indices[place]),
         )
-        views.train_view(image, crop_and_flip, out)
+        views.train_view(image, view, out)
 
-    return _views(encoded, indices, pixels, view)
+    return _batch(encoded, indices, pixels, write)
 
 
 def read_test(
@@ -176,17 +174,17 @@ def read_test(
 ) -> dict:
     """The same for evaluation: the centre, after resizing the shorter side."""
 
-    def view(image, place, out):
+    def write(image, place, out):
         views.eval_view(image, shorter_side_pixels, out)
 
-    return _views(encoded, indices, pixels, view)
+    return _batch(encoded, indices, pixels, write)
 
 
-def _views(encoded, indices, pixels: int, view: Callable) -> dict:
-    """A batch; ``view(image, place, out)`` writes what is seen of an image to `out`."""
+def _batch(encoded, indices, pixels: int, write: Callable) -> dict:
+    """A batch; ``write(image, place, out)`` writes what a net sees of an image."""
     images = np.empty((len(indices), pixels, pixels, 3), np.uint8)
     labels = np.empty(len(indices), np.int32)
     for place, (data, label, name) in enumerate(encoded.read(indices)):
-        view(decoding.decode(data, name), place, images[place])
+        write(decoding.decode(data, name), place, images[place])
         labels[place] = label
     return {"images": images, "labels": labels}

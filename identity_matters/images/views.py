@@ -12,7 +12,7 @@ from identity_matters.images import decoding
 AREA_SHARE = (0.08, 1.0)
 ASPECT_RATIO = (3 / 4, 4 / 3)
 _LOG_ASPECT = (math.log(ASPECT_RATIO[0]), math.log(ASPECT_RATIO[1]))
-# draws until one fits; then the largest central crop of an allowed aspect ratio
+# How many sizes are drawn until one fits.
 ATTEMPTS = 10
 # Philox has a counter of four 64-bit words: the second is the example, the third the
 # purpose. The order of an epoch (`batches`) uses the same keys with both at 0.
@@ -28,20 +28,26 @@ class Crop(NamedTuple):
     width: int
 
 
-def draw_view(
-    height: int, width: int, *, seed: int, epoch: int, example: int
-) -> tuple[Crop, bool]:
+class View(NamedTuple):
+    """What training sees of an image: a crop of it, which may be mirrored."""
+
+    crop: Crop
+    is_mirrored: bool
+
+
+def draw_view(height: int, width: int, *, seed: int, epoch: int, example: int) -> View:
     """A random crop of an image, and whether it is mirrored.
 
     The crop is uniform in position, area and log aspect ratio. If none of ATTEMPTS
     draws fits into the image, it is the largest central one of an allowed aspect ratio.
     """
     draws = _uniform_draws(3 + 2 * ATTEMPTS, seed=seed, epoch=epoch, example=example)
-    down, across, mirror, *draws_of_sizes = draws
-    mirrored = mirror < 0.5
-    for area_draw, aspect_draw in zip(
-        draws_of_sizes[::2], draws_of_sizes[1::2], strict=True
-    ):
+    down = draws[0]
+    across = draws[1]
+    is_mirrored = draws[2] < 0.5
+    for attempt in range(ATTEMPTS):
+        area_draw = draws[3 + 2 * attempt]
+        aspect_draw = draws[4 + 2 * attempt]
         area = _between(AREA_SHARE, area_draw) * height * width
         aspect = math.exp(_between(_LOG_ASPECT, aspect_draw))
         crop_width = round(math.sqrt(area * aspect))
@@ -49,8 +55,9 @@ def draw_view(
         if 0 < crop_width <= width and 0 < crop_height <= height:
             top = int(down * (height - crop_height + 1))
             left = int(across * (width - crop_width + 1))
-            return Crop(top, left, crop_height, crop_width), mirrored
-    return _largest_central_crop(height, width), mirrored
+            crop = Crop(top=top, left=left, height=crop_height, width=crop_width)
+            return View(crop, is_mirrored)
+    return View(_largest_central_crop(height, width), is_mirrored)
 
 
 def _uniform_draws(count: int, *, seed: int, epoch: int, example: int) -> list[float]:
@@ -64,11 +71,13 @@ def _uniform_draws(count: int, *, seed: int, epoch: int, example: int) -> list[f
 
 
 def _between(limits: tuple[float, float], share: float) -> float:
+    """The number that lies this share of the way between two limits."""
     least, largest = limits
     return least + (largest - least) * share
 
 
 def _largest_central_crop(height: int, width: int) -> Crop:
+    """The largest crop of an allowed aspect ratio, in the centre."""
     least_aspect, largest_aspect = ASPECT_RATIO
     aspect = min(max(width / height, least_aspect), largest_aspect)
     crop_height = min(height, max(1, round(width / aspect)))
@@ -81,21 +90,21 @@ def _largest_central_crop(height: int, width: int) -> Crop:
     )
 
 
-def train_view(image: np.ndarray, view: tuple[Crop, bool], out: np.ndarray) -> None:
-    """Writes the view that `draw_view` chose, of `image` u8[h, w, 3], to `out`.
-
-    `out` is u8[p, p, 3].
-    """
-    (top, left, height, width), mirrored = view
-    decoding.resize(image[top : top + height, left : left + width], out)
-    if mirrored:
+def train_view(image: np.ndarray, view: View, out: np.ndarray) -> None:
+    """Writes a view of `image`, u8[h, w, 3], to `out`, u8[p, p, 3]."""
+    crop = view.crop
+    rows = slice(crop.top, crop.top + crop.height)
+    columns = slice(crop.left, crop.left + crop.width)
+    decoding.resize(image[rows, columns], out)
+    if view.is_mirrored:
         decoding.opencv().flip(out, 1, dst=out)
 
 
 def eval_view(image: np.ndarray, shorter_side_pixels: int, out: np.ndarray) -> None:
-    """Writes the centre of `image` u8[h, w, 3], resized, to `out` u8[p, p, 3].
+    """Writes the centre of `image`, u8[h, w, 3], to `out`, u8[p, p, 3].
 
-    Its shorter side is resized to `shorter_side_pixels`, at least p.
+    First the image is resized, so that its shorter side is `shorter_side_pixels`, which
+    is at least p.
     """
     pixels = len(out)
     height, width = image.shape[:2]

@@ -118,29 +118,30 @@ def will_converge(
     if not Sigma.any():
         raise ValueError("Sigma must not be zero")
     kept = second_moment.kept_part(Sigma)
-    certain_rank = second_moment.certain_rank(Sigma, kept, rank)
+    rank_of_Sigma = second_moment.certain_rank(Sigma, kept, rank)
     largest = float(eigenvalues[-1])
     if not _SMALLEST_NORM < largest < 1 / _SMALLEST_NORM:
         return _refused(f"||Sigma|| = {largest:.3g} is beyond what float64 can square")
-    if certain_rank is None:
+    if rank_of_Sigma is None:
         return _refused(
             f"rounding leaves the rank of Sigma open: {len(R) - kept.rank} of its"
             f" eigenvalues are below {kept.least:.3g} and may be 0 or not"
         )
     if not np.abs(R).max() < 1 / _SMALLEST_NORM:
         return _refused("the entries of R are beyond what float64 can square")
-    if certain_rank == len(R) and not np.linalg.slogdet(R)[0] > 0:
+    is_definite = rank_of_Sigma == len(R)
+    if is_definite and not np.linalg.slogdet(R)[0] > 0:
         # By G10 there is nothing to converge to inside a ball. So s_0 is at least 1,
         # unless rounding has spoilt it.
         return _refused("det R is not positive, and Sigma is positive definite")
     problem = _Problem.of(R, kept)
     candidates = [_path(problem, depth)]
-    if certain_rank == len(R):
+    if is_definite:
         candidates.append(_balanced(problem, depth))
     flow = [certificate for certificate in candidates if certificate is not None]
     reason = ""
     if not flow:
-        why_not_v3 = "m <= 0" if certain_rank == len(R) else "Sigma is singular"
+        why_not_v3 = "m <= 0" if is_definite else "Sigma is singular"
         reason = f"s_0 = {problem.s0:.4g} is too large for V1, and for V3 {why_not_v3}"
     return Convergence(
         s0=problem.s0,

@@ -39,7 +39,9 @@ from identity_matters.linear.target import (
 )
 from identity_matters.matrices import largest_spectral_norm, rotate_rows
 
-_LEAST_EXPONENT_FOR_PAIRS = 32
+# From a paired path the search uses exponents from this on: a small one, for which all
+# layers count and not only the longest, would drive the path out of its basin.
+_LEAST_STEEP_EXPONENT = 32
 
 
 class Factorization(NamedTuple):
@@ -182,7 +184,7 @@ def _psd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
         raise NotApplicableError(
             f"psd needs a positive definite R, got eigenvalue {least:.6g}"
         )
-    return _two_groups(target, _no_turn(target), depth, stretch_is_P=True)
+    return _turn_and_stretch(target, _no_turn(target), depth, stretch_is_P=True)
 
 
 def _no_turn(target: Target) -> RotationForm:
@@ -263,7 +265,7 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
     ]
 
 
-def _two_groups(
+def _turn_and_stretch(
     target: Target, turn: RotationForm, depth: int, *, stretch_is_P: bool = False
 ) -> Factorization:
     """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, all of the same norm.
@@ -305,7 +307,7 @@ def _paired(target: Target, depth: int, _settings: PathSettings) -> Factorizatio
         raise NotApplicableError(
             "paired needs a polar factor Q with eigenvalues -1; use polar"
         )
-    return _two_groups(target, _paired_form(target, turn, planes, depth), depth)
+    return _turn_and_stretch(target, _paired_form(target, turn, planes, depth), depth)
 
 
 def _optimal(target: Target, depth: int, _settings: PathSettings) -> Factorization:
@@ -360,13 +362,20 @@ def _layers_of_each_turn(target: Target, depth: int, angle: float) -> tuple[int,
     turn_norms = 2 * np.sin(angle / (2 * np.maximum(q, 1)))
     logs = np.log(target.K[[0, -1], None]) / np.maximum(p, 1)
     stretch_norms = np.where(p > 0, np.abs(np.expm1(logs)).max(axis=0), 0.0)
+    # |||A||| is the largest norm of the three parts.
     norms = np.maximum(turn_norms, stretch_norms)
     best = np.argmin(norms)
     return int(q[best]), float(norms[best])
 
 
 class _Start(NamedTuple):
-    """A path to start from: `_two_groups` of a rotation, and how to search from it."""
+    """A path to start from.
+
+    Attributes:
+      turn: whose path `_turn_and_stretch` gives.
+      stretch_is_P: as there.
+      settings: how to search from it.
+    """
 
     turn: RotationForm
     stretch_is_P: bool
@@ -380,11 +389,11 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     paths = []
     for start in _starts(target, depth, settings):
         with contextlib.suppress(NotApplicableError), contained("a start"):
-            layers = _two_groups(
+            layers = _turn_and_stretch(
                 target, start.turn, depth, stretch_is_P=start.stretch_is_P
             )
             candidates.append(layers)
-            path = _two_groups(
+            path = _turn_and_stretch(
                 target, start.turn, pieces, stretch_is_P=start.stretch_is_P
             )
             paths.append((layers.norm, path, start.settings))
@@ -401,14 +410,17 @@ def _starts(target: Target, depth: int, settings: PathSettings) -> list[_Start]:
     d = len(target.R)
     turn = _polar_form(target)
     starts = [
-        _Start(turn, True, settings),
-        _Start(_no_turn(target), False, settings),
+        _Start(turn, stretch_is_P=True, settings=settings),
+        _Start(_no_turn(target), stretch_is_P=False, settings=settings),
     ]
     if d > 2:
-        starts.append(_Start(turn.the_other_way(), True, settings))
-    # A small exponent would drive a paired path out of its basin.
-    large = tuple(p for p in settings.exponents if p >= _LEAST_EXPONENT_FOR_PAIRS)
-    steep = dataclasses.replace(settings, exponents=large or settings.exponents)
+        starts.append(
+            _Start(turn.the_other_way(), stretch_is_P=True, settings=settings)
+        )
+    steep_exponents = tuple(p for p in settings.exponents if p >= _LEAST_STEEP_EXPONENT)
+    steep = dataclasses.replace(
+        settings, exponents=steep_exponents or settings.exponents
+    )
     large_turns = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
     most_planes = max(min(d - 1, 1), large_turns)
     forms = [
@@ -416,7 +428,8 @@ def _starts(target: Target, depth: int, settings: PathSettings) -> list[_Start]:
         for planes in range(1, most_planes + 1)
     ]
     forms += _isoclinic_forms(target.R)
-    return starts + [_Start(form, False, steep) for form in forms]
+    starts += [_Start(form, stretch_is_P=False, settings=steep) for form in forms]
+    return starts
 
 
 def _shortened(
@@ -434,11 +447,11 @@ def _shortened(
 
 METHODS: dict[str, Callable[[Target, int, PathSettings], Factorization]] = {
     "svd": _svd,
-    "polar": lambda target, depth, _: _two_groups(
+    "polar": lambda target, depth, _: _turn_and_stretch(
         target, _polar_form(target), depth, stretch_is_P=True
     ),
     "psd": _psd,
-    "root": lambda target, depth, _: _two_groups(target, _no_turn(target), depth),
+    "root": lambda target, depth, _: _turn_and_stretch(target, _no_turn(target), depth),
     "paired": _paired,
     "optimal": _optimal,
     "path": _path,

@@ -140,9 +140,9 @@ def right_over_left(
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         real_array(name, array)
     pending = _evaluate(A, R, Sigma, depth)
-    # NumPy computes eigenvalues while XLA evaluates gradients: two independent batched
-    # LAPACK calls in one compiled function deadlock on a CPU with two threads (seen
-    # with jaxlib 0.10.2).
+    # NumPy computes eigenvalues while XLA evaluates gradients. With jaxlib 0.10.2, two
+    # independent batched LAPACK calls in one compiled function deadlock on a CPU with
+    # two threads.
     tau = matrices.spectral_norms(np.asarray(A)).max(axis=1)
     depth = np.asarray(depth)
     second_moments = np.asarray(Sigma)
@@ -167,11 +167,12 @@ def _end_to_end(A: np.ndarray) -> np.ndarray:
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
-    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0``.
+    """A lower bound of ``||grad f||_F^2`` over B_tau when ``det R < 0`` (G10):
 
-    It is positive, so no critical point lies inside. ``4 l (1-tau)^{2l-2}
-    sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2`` (G10), with equality for d = 1 at
-    ``A_i = -tau``. It is 0 if rounding leaves it open whether Sigma is singular.
+        4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2,
+
+    with equality for d = 1 at ``A_i = -tau``. It is positive, so no critical point lies
+    inside, unless rounding leaves it open whether Sigma is singular: then it is 0.
 
     Args:
       R: f64[d, d] with negative determinant.
@@ -254,9 +255,8 @@ def worst_case(
     def project(parameters):
         layers, error, second_moment, log_least = parameters
         log_least = jnp.clip(log_least, _LEAST_LOG_EIGENVALUE, 0.0)
-        # One batched SVD serves both constraints; under vmap, two would deadlock as
-        # described in `right_over_left`. Sigma + I is positive definite, so its SVD
-        # diagonalises it.
+        # One batched SVD serves both constraints: under vmap, two would deadlock, as in
+        # `right_over_left`. The SVD of Sigma + I, positive definite, diagonalises it.
         shifted = (second_moment + second_moment.T) / 2 + identity
         left, values, right = jnp.linalg.svd(jnp.concatenate([layers, shifted[None]]))
         layers = (left[:-1] * jnp.minimum(values[:-1], tau)[:, None, :]) @ right[:-1]
@@ -265,9 +265,10 @@ def worst_case(
         return layers, error / jnp.linalg.norm(error), second_moment, log_least
 
     start = (A, E, Sigma, jnp.asarray(_LEAST_LOG_EIGENVALUE))
-    (layers, error, second_moment, _), _ = solvers.projected_adam(
+    best, _ = solvers.projected_adam(
         objective, project, start, steps=steps, learning_rate=learning_rate
     )
+    layers, error, second_moment, _ = best
     return layers, target(layers, error), second_moment
 
 
@@ -291,9 +292,9 @@ class ScalarPoint(NamedTuple):
 def smallest_scalar_counterexample(
     form: str, *, max_depth: int, max_integer: int, max_sigma: int
 ) -> ScalarPoint | None:
-    """The first d = 1 point that violates eq. (2.3).
+    """The first d = 1 point that violates eq. (2.3), by depth, then A, then R + Sigma.
 
-    In order of depth, then A, then R + Sigma. Layers are 0, -1/2 or 1/2, in this order;
+    Layers are 0, -1/2 or 1/2, in this order;
     R is 1 ... max_integer and Sigma 1 ... max_sigma. None if no such point fails;
     KeyError for an unknown form. The arithmetic is exact and shares only the right-hand
     side with the floating-point version.

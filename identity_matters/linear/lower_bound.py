@@ -23,13 +23,14 @@ from identity_matters.linear.target import (
     contained,
 )
 
-# How many random vectors L-BFGS may start from (always the same ones), and how many
-# steps it takes.
+# Every x, rho and y gives a bound, so none of the following can make one wrong; they
+# say how hard the best is looked for.
+# How many random vectors L-BFGS may start from (always the same ones), and its steps.
 _RANDOM_DIRECTIONS = 64
 _ITERATIONS = 200
-# Grid points in rho and in y, how many of the highest peaks in y are refined, and how
-# far, in log y.
+# Grid points in rho: on a fine grid, as rho is not refined.
 _RADII = 512
+# Grid points in y. Some of the highest peaks there are refined, to so much in log y.
 _MULTIPLIERS = 48
 _PEAKS = 2
 _PEAK_TOLERANCE = 1e-6
@@ -187,14 +188,13 @@ def _negated_bound_and_gradient(
     |x|.
     """
     length = np.linalg.norm(x)
-    no_bound = 0.0, np.zeros_like(x)
     if not 0 < length < np.inf:
-        return no_bound
+        return 0.0, np.zeros_like(x)  # no bound
     unit = x / length
     w = complex(_log_length_and_angle(shifted, unit[:, None])[0])
     step = np.expm1(w / depth)
     if step == 0 or not np.isfinite(step):
-        return no_bound
+        return 0.0, np.zeros_like(x)
     M, s = shifted
     m = M @ unit
     c = unit @ m
@@ -250,8 +250,8 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 def forced_vector(R: np.ndarray) -> np.ndarray | None:
     """The unit vector x, f64[d], behind `half_turn_bound`; None if there is none.
 
-    It is the one for many layers. ``|R x| = rho``; its angle to R x is alpha, up to the
-    grid in rho. F13 builds on x.
+    The bound is that for many layers. ``|R x| = rho``, and the angle between x and R x
+    is alpha, up to the grid in rho. F13 builds on x.
     """
     best = _best_half_turn(R, _MANY_LAYERS)
     if not best.bound:
@@ -339,10 +339,9 @@ class _Pencil(NamedTuple):
         )
 
     def least_eigenvalue(self, y: float) -> float:
-        """A lower bound on ``lambda_min((R + R^T) / 2 + y R^T R)``.
+        """A lower bound on ``lambda_min((R + R^T) / 2 + y R^T R)``, less rounding.
 
-        It subtracts what rounding may add: near alpha = pi, arccos would turn eps into
-        sqrt(eps).
+        Near alpha = pi, arccos would turn a rounding of eps into sqrt(eps).
         """
         d = len(self.gram)
         rounding = 4 * d * np.finfo(float).eps * (1 + y * self.norm) * self.norm

@@ -160,8 +160,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     error = np.inf
     for candidate in candidates:
         # A multiple negative eigenvalue may come out as a pair just beside the axis, at
-        # which the logarithm overflows: then this candidate fails, and the next is
-        # tried.
+        # which the logarithm overflows. Then this candidate fails, and not the others.
         with (
             contextlib.suppress(NotApplicableError),
             contained("the principal root of R"),
@@ -170,11 +169,11 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             if layer is None or not np.isfinite(layer).all():
                 continue
             power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
-            missed = float(np.linalg.norm(power - R) / np.linalg.norm(R))
-            if missed <= LARGEST_ERROR:
+            error_of_candidate = float(np.linalg.norm(power - R) / np.linalg.norm(R))
+            if error_of_candidate <= LARGEST_ERROR:
                 return layer
-            if np.isfinite(missed):
-                error = missed
+            if np.isfinite(error_of_candidate):
+                error = error_of_candidate
     raise NotApplicableError(
         f"the principal root misses R by {error:.3g} relative, {LARGEST_ERROR:g} is"
         " allowed"

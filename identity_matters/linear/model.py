@@ -56,7 +56,7 @@ def jit_of_arrays(
 
 
 def check_array(
-    array: Array, name: str, shape: tuple[int | None, ...], needed: str
+    name: str, array: Array, shape: tuple[int | None, ...], needed: str
 ) -> None:
     """Raises unless `array` is f64 of `shape`, where None matches any size from 1.
 
@@ -81,14 +81,19 @@ def check_array(
 def check_stack(A: Array) -> None:
     """Raises unless `A` is f64[depth, d, d]; see `check_array`."""
     needed = "have shape [depth, d, d] with depth and d at least 1"
-    check_array(A, "A", (None, *2 * A.shape[-1:]), needed)
+    d = A.shape[-1] if A.ndim else None
+    check_array("A", A, (None, d, d), needed)
 
 
 def _through_layers(A: Array, M: Array | None) -> tuple[jax.Array, jax.Array]:
     """``(I + A_l) ... (I + A_1) M`` and the input of every layer; None is M = I."""
     start = jnp.eye(A.shape[1], dtype=A.dtype) if M is None else jnp.asarray(M)
-    # Forming I + A_i would lose digits of a small A_i.
-    return jax.lax.scan(lambda M, layer: (M + layer @ M, M), start, jnp.asarray(A))
+
+    def layer_output_and_input(h, layer):
+        # Forming I + A_i would lose digits of a small A_i.
+        return h + layer @ h, h
+
+    return jax.lax.scan(layer_output_and_input, start, jnp.asarray(A))
 
 
 @jit_of_arrays
@@ -126,7 +131,12 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
 
 
 def _error(
-    A: Array, R: Array, Sigma: Array, input_map: Array | None, output_map: Array | None
+    A: Array,
+    R: Array,
+    Sigma: Array,
+    *,
+    input_map: Array | None = None,
+    output_map: Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Checks all shapes and dtypes, then returns E and the inputs of all layers."""
     check_stack(A)
@@ -134,22 +144,22 @@ def _error(
     inputs = outputs = width
     if input_map is not None:
         check_array(
-            input_map, "input_map", (width, None), f"be {width} x any to fit the layers"
+            "input_map", input_map, (width, None), f"be {width} x any to fit the layers"
         )
         inputs = input_map.shape[1]
     if output_map is not None:
         check_array(
-            output_map,
             "output_map",
+            output_map,
             (None, width),
             f"be any x {width} to fit the layers",
         )
         outputs = output_map.shape[0]
     fit = f"to fit layers of width {width} and the input and output maps"
-    check_array(R, "R", (outputs, inputs), f"be {outputs} x {inputs} {fit}")
+    check_array("R", R, (outputs, inputs), f"be {outputs} x {inputs} {fit}")
     check_array(
-        Sigma,
         "Sigma",
+        Sigma,
         (inputs, inputs),
         f"be {inputs} x {inputs} like the columns of R",
     )
@@ -163,15 +173,15 @@ def _error(
 def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3): f64[].
 
-    It takes l + 1 products. A: f64[depth, d, d]; R and the second moment Sigma: f64[d,
-    d]. For errors see `check_array`.
+    It costs l + 1 products of d x d matrices. A: f64[depth, d, d]; R and the second
+    moment Sigma: f64[d, d]. For errors see `check_array`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess_risk(A, R, Sigma)  # (1 - 2)^2 2
     Array(2., dtype=float64)
     """
-    E, _ = _error(A, R, Sigma, None, None)
+    E, _ = _error(A, R, Sigma)
     return jnp.sum(E * (E @ Sigma))
 
 
@@ -186,7 +196,7 @@ def excess_risk_and_gradient(
 ) -> tuple[jax.Array, jax.Array]:
     """f - C, f64[], and all ``df/dA_i`` (Lemma 2.4), f64[depth, m, m].
 
-    It takes 3 depth + O(1) products.
+    They cost 3 depth + O(1) products of m x m matrices.
 
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
     >>> excess_risk_and_gradient(A, R, Sigma)
@@ -201,7 +211,7 @@ def excess_risk_and_gradient(
     Raises:
       ValueError, TypeError: a wrong shape or dtype; see `check_array`.
     """
-    E, layer_inputs = _error(A, R, Sigma, input_map, output_map)
+    E, layer_inputs = _error(A, R, Sigma, input_map=input_map, output_map=output_map)
 
     # Carries W^T, so that no product has a transposed factor, which is slower on CPUs.
     def backward(Wt, layer_and_input):

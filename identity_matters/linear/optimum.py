@@ -28,8 +28,9 @@ from identity_matters.linear.target import (
     contained,
 )
 
-# Grid points in arcsin(q / g), and how many of their peaks are refined.
+# Grid points in arcsin(q / g); an odd number, so that q = 0 is one of them.
 _GRID_POINTS = 1025
+# How many of their peaks are refined: two may be of equal height, or split by rounding.
 _PEAKS = 4
 # First step of the search for a change of sign of the slope; it doubles from there.
 _FIRST_STEP = 1e-12
@@ -88,7 +89,7 @@ def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
       depth: l.
     """
 
-    def step(u: float | np.ndarray) -> tuple:
+    def candidate(u: float | np.ndarray) -> tuple:
         """The length of a step, q and psi at u."""
         # In u = arcsin(q / g) the ends are smooth. arctan2 keeps its digits near 0.
         q = g * np.sin(u)
@@ -107,10 +108,10 @@ def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
 
     # There may be several maxima, even of equal height.
     grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID_POINTS)
-    lengths, _, _ = step(grid)
-    steps = [step(_top(slope, float(grid[peak]))) for peak in _peaks(lengths)]
-    norm, q, psi = max(steps, key=lambda candidate: candidate[0])
-    return Slowest(float(norm), float(q), float(psi))
+    lengths, _, _ = candidate(grid)
+    tops = [_top(slope, float(grid[peak])) for peak in _peaks(lengths)]
+    norm, q, psi = max(map(candidate, tops), key=lambda at_top: at_top[0])
+    return Slowest(norm=float(norm), q=float(q), psi=float(psi))
 
 
 def _peaks(values: np.ndarray) -> np.ndarray:
@@ -172,51 +173,81 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
         planes, lines = _invariant_spaces(R)
     negative, positive = _split_by_sign(lines, R.shift)
     # Only far from the identity, where shift is 0, are there negative eigenvalues.
-    _refuse_discs([plane for plane, _ in planes], [value for value, _ in negative])
-    blocks = [_line(value, R.shift, vector, depth) for value, vector in positive]
-    blocks += [
-        _plane(Shifted(plane, R.shift), columns, depth) for plane, columns in planes
-    ]
-    # Two lines with negative eigenvalues make a plane.
-    for number in range(0, len(negative), 2):
-        first_value, first_vector = negative[number]
-        second_value, second_vector = negative[number + 1]
-        plane = Shifted(np.diag([first_value, second_value]), 0.0)
-        columns = np.stack([first_vector, second_vector], axis=1)
-        blocks.append(_plane(plane, columns, depth))
+    _refuse_discs([plane.matrix for plane in planes], [line.value for line in negative])
+    blocks = [_block_of_line(line, R.shift, depth) for line in positive]
+    for plane in [*planes, *_planes_of_pairs(negative)]:
+        blocks.append(_plane(Shifted(plane.matrix, R.shift), plane.columns, depth))
     return blocks
 
 
-def _split_by_sign(lines: list, shift: float) -> tuple[list, list]:
+class _Line(NamedTuple):
+    """An eigenspace of a normal R.
+
+    Attributes:
+      value: the eigenvalue of ``R - shift I``.
+      vector: f64[d], a unit vector.
+    """
+
+    value: float
+    vector: np.ndarray
+
+
+class _InvariantPlane(NamedTuple):
+    """A plane that a normal R maps to itself.
+
+    Attributes:
+      matrix: f64[2, 2], ``R - shift I`` in the basis of the plane.
+      columns: f64[d, 2], this basis, orthonormal.
+    """
+
+    matrix: np.ndarray
+    columns: np.ndarray
+
+
+def _planes_of_pairs(lines: list[_Line]) -> list[_InvariantPlane]:
+    """The planes that neighbouring lines span, two by two."""
+    planes = []
+    for number in range(0, len(lines), 2):
+        pair = lines[number : number + 2]
+        planes.append(
+            _InvariantPlane(
+                matrix=np.diag([line.value for line in pair]),
+                columns=np.stack([line.vector for line in pair], axis=1),
+            )
+        )
+    return planes
+
+
+def _split_by_sign(lines: list[_Line], shift: float) -> tuple[list[_Line], list[_Line]]:
     """The lines with negative and those with positive eigenvalues ``shift + value``.
 
     Raises NotApplicableError if the former are not an even number, or one is 0.
     """
-    negative = [(value, vector) for value, vector in lines if shift + value < 0]
-    positive = [(value, vector) for value, vector in lines if shift + value > 0]
+    negative = [line for line in lines if shift + line.value < 0]
+    positive = [line for line in lines if shift + line.value > 0]
     if len(negative) % 2 or len(negative) + len(positive) < len(lines):
         raise NotApplicableError("rounding made an eigenvalue 0, or changed its sign")
     return negative, positive
 
 
-def _invariant_spaces(R: Shifted) -> tuple[list, list]:
-    """The planes and lines of a normal R.
-
-    Pairs (block, basis) of planes, and (eigenvalue, vector) of lines. Blocks and
-    eigenvalues are those of ``R - shift I``. The lines are in increasing order.
-    """
+def _invariant_spaces(R: Shifted) -> tuple[list[_InvariantPlane], list[_Line]]:
+    """The planes and lines of a normal R, the lines in increasing order."""
     M = R.matrix
     size = float(np.abs(M).max())
     if _is_rounding(M - M.T, size):
         eigenvalues, vectors = np.linalg.eigh((M + M.T) / 2)
-        return [], list(zip(eigenvalues, vectors.T, strict=True))
+        return [], [_Line(*pair) for pair in zip(eigenvalues, vectors.T, strict=True)]
     if not _is_rounding(M @ M.T - M.T @ M, len(M) * size**2):
         raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
     T, S = scipy.linalg.schur(M, output="real")
     first = np.flatnonzero(np.diag(T, -1))
     single = np.setdiff1d(np.arange(len(T)), [first, first + 1])
-    planes = [(T[j : j + 2, j : j + 2], S[:, j : j + 2]) for j in first]
-    lines = [(T[j, j], S[:, j]) for j in single[np.argsort(np.diag(T)[single])]]
+    planes = [
+        _InvariantPlane(matrix=T[j : j + 2, j : j + 2], columns=S[:, j : j + 2])
+        for j in first
+    ]
+    increasing = single[np.argsort(np.diag(T)[single])]
+    lines = [_Line(value=T[j, j], vector=S[:, j]) for j in increasing]
     return planes, lines
 
 
@@ -245,12 +276,12 @@ def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> No
                 )
 
 
-def _line(value: float, shift: float, vector: np.ndarray, depth: int) -> Block:
+def _block_of_line(line: _Line, shift: float, depth: int) -> Block:
     """The layers ``lambda^{1/l} - 1`` of an eigenvalue lambda = shift + value > 0."""
-    log = np.log1p(value) if shift else np.log(value)
+    log = np.log1p(line.value) if shift else np.log(line.value)
     layer = float(np.expm1(log / depth))
     return Block(
-        basis=vector[:, None],
+        basis=line.vector[:, None],
         first=np.array([[layer]]),
         turn=0.0,
         norm=abs(layer),
@@ -276,10 +307,10 @@ class _Polar(NamedTuple):
     @classmethod
     def of(cls, R: Shifted) -> "_Polar":
         """As a map of the complex plane R is ``z -> alpha z + beta conj(z)``."""
-        (a, b), (c, d) = R.matrix
-        alpha_minus_shift = complex(a + d, c - b) / 2
+        M = R.matrix
+        alpha_minus_shift = complex(M[0, 0] + M[1, 1], M[1, 0] - M[0, 1]) / 2
         alpha = R.shift + alpha_minus_shift
-        beta = complex(a - d, c + b) / 2
+        beta = complex(M[0, 0] - M[1, 1], M[1, 0] + M[0, 1]) / 2
         theta = np.angle(alpha)
         axis = (np.angle(beta) - np.angle(alpha)) / 2
         if R.shift:

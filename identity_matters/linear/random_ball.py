@@ -45,11 +45,9 @@ class Points(NamedTuple):
 def layers(
     rng: np.random.Generator, sampler: str, tau: np.ndarray, max_depth: int, width: int
 ) -> np.ndarray:
-    """Layers with ``|||A||| <= tau``: f64[len(tau), max_depth, width, width].
+    """Layers with ``|||A||| <= tau`` up to rounding: f64[n, max_depth, width, width].
 
-    The bound holds up to rounding.
-
-    Raises ValueError unless `sampler` is one of `SAMPLERS`.
+    `tau` is f64[n]. Raises ValueError unless `sampler` is one of `SAMPLERS`.
     """
     if sampler not in _LAYER_SAMPLERS:
         raise ValueError(f"sampler must be one of {SAMPLERS}, got {sampler!r}")
@@ -57,7 +55,7 @@ def layers(
     return _LAYER_SAMPLERS[sampler](rng, radius, width)
 
 
-# Each takes the radii f64[n, depth], which are equal within a point, and returns layers
+# Each takes radii, f64[n, depth], which are equal within a point, and returns layers,
 # f64[n, depth, width, width].
 
 
@@ -152,7 +150,7 @@ def points(
     tau = np.maximum(np.where(rng.random(count) < 0.5, uniform, near_wall), 1e-6)
     depth = rng.integers(depths[0], depths[1] + 1, count)
     max_depth = depths[1]
-    A = layers(rng, sampler, tau, max_depth, width)
+    A = layers(rng, sampler, tau, max_depth=max_depth, width=width)
     A[np.arange(max_depth) >= depth[:, None]] = 0.0
     Sigma = second_moments(rng, count, width, **second_moment_settings)
     return Points(A=A, R=targets_of_layers(rng, A), Sigma=Sigma, depth=depth)

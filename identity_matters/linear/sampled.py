@@ -104,9 +104,9 @@ def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
 
 
 def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
-    """Upper bounds of the ||A_i||, [depth], by matrix products alone.
+    """Upper bounds of the ||A_i||, [depth], by products alone, which suit accelerators.
 
-    Products suit accelerators. ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2``
+    ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2``
     with ``m = 2^squarings``, up to rounding. A: [depth, d, d].
     """
     power = jnp.matmul(jnp.swapaxes(A, 1, 2), A, precision=_EXACT)

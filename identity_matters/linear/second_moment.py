@@ -12,8 +12,7 @@ _EPS = float(np.finfo(np.float64).eps)
 # rounding may have made them.
 _DROPPED_ROUNDINGS = 64
 # A computed eigenvalue, and the matrix that computed eigenvalues and eigenvectors make,
-# are assumed to be off by at most this many (d - 1) eps ||Sigma||; in practice they
-# stay below 1.
+# are assumed to be off by at most this many (d - 1) eps ||Sigma||, in practice by 1.
 _EIGENVALUE_ROUNDINGS = 16
 
 

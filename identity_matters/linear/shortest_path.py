@@ -73,10 +73,11 @@ def _power_series(share: float, terms: int) -> list[float]:
 
 
 def moved(moves: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The moved pieces, and the inverses of the moves Y_1 ... Y_{m-1}.
+    """The moved pieces, f64[m, d, d], and the inverses of the moves, f64[m - 1, d, d].
 
-    moves: f64[(m - 1) d d]; pieces: f64[m, d, d]. Returns f64[m, d, d] and f64[m - 1,
-    d, d].
+    Args:
+      moves: Y_1 ... Y_{m-1}, f64[(m - 1) d d].
+      pieces: f64[m, d, d].
     """
     m, d, _ = pieces.shape
     identity = np.eye(d)[None]
@@ -102,30 +103,49 @@ def smoothed_norm_and_gradient(
       exponent: p.
     """
     M, inverse_moves = moved(moves, pieces)
-    identity = np.eye(M.shape[-1])
-    A = M - identity
-    horner = [np.broadcast_to(coefficients[-1] * identity, A.shape)]
-    for c in reversed(coefficients[:-1]):
-        horner.append(c * identity + A @ horner[-1])
+    A = M - np.eye(M.shape[-1])
+    horner = _horner(A, coefficients)
     G = A @ horner[-1]
+    log_sum, G_gradient = _log_sum_and_gradient(G, exponent)
+    A_gradient = _gradient_through_horner(A, horner, G_gradient)
+    # A move of a node changes the piece that ends there and the one that begins there.
+    ends = A_gradient[:-1] @ M[:-1].mT
+    begins = M[1:].mT @ A_gradient[1:]
+    gradient = (ends - begins) @ inverse_moves.mT
+    return log_sum / exponent, gradient.ravel()
 
-    # The value, from log tr (G^T G)^{p/2}, and its derivative in G.
+
+def _horner(A: np.ndarray, coefficients: Sequence[float]) -> list[np.ndarray]:
+    """Horner's partial sums of ``c_1 I + c_2 A + c_3 A^2 + ...``, f64[m, d, d] each.
+
+    The last one is the sum itself.
+    """
+    identity = np.eye(A.shape[-1])
+    sums = [np.broadcast_to(coefficients[-1] * identity, A.shape)]
+    for c in reversed(coefficients[:-1]):
+        sums.append(c * identity + A @ sums[-1])
+    return sums
+
+
+def _log_sum_and_gradient(G: np.ndarray, exponent: float) -> tuple[float, np.ndarray]:
+    """``log sum_i tr (G_i^T G_i)^{p/2}``, and 1/p of its gradient, f64[m, d, d]."""
     squares, V = np.linalg.eigh(G.mT @ G)
     logs = np.log(np.maximum(squares, np.finfo(float).tiny))
     half = exponent / 2
     log_sum = half * logs.max() + np.log(np.sum(np.exp(half * (logs - logs.max()))))
     weights = np.exp((half - 1) * logs - log_sum)
-    G_gradient = G @ ((V * weights[:, None, :]) @ V.mT)
+    return log_sum, G @ ((V * weights[:, None, :]) @ V.mT)
 
-    # Back through Horner's scheme to A, and from there to the moves of the nodes.
+
+def _gradient_through_horner(
+    A: np.ndarray, horner: list[np.ndarray], G_gradient: np.ndarray
+) -> np.ndarray:
+    """The gradient in A, f64[m, d, d], of a function of G with this gradient in G."""
     A_gradient = np.zeros_like(A)
-    for power in reversed(horner):
-        A_gradient += G_gradient @ power.mT
+    for partial_sum in reversed(horner):
+        A_gradient += G_gradient @ partial_sum.mT
         G_gradient = A.mT @ G_gradient
-    ends = A_gradient[:-1] @ M[:-1].mT
-    begins = M[1:].mT @ A_gradient[1:]
-    gradient = (ends - begins) @ inverse_moves.mT
-    return log_sum / exponent, gradient.ravel()
+    return A_gradient
 
 
 def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
@@ -162,7 +182,9 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 def _logarithms(pieces: np.ndarray) -> np.ndarray:
     """``log M = 2 artanh C = 2 (C + C^3/3 + ...)``, C = (M - I) (M + I)^{-1}."""
     identity = np.eye(pieces.shape[-1])
-    mu = np.linalg.eigvals(pieces)  # those of C are (mu - 1) / (mu + 1); 0.9^400 < eps
+    # C has the eigenvalues (mu - 1) / (mu + 1). At 0.9 the series still ends within
+    # _MOST_TERMS: 0.9^400 < eps.
+    mu = np.linalg.eigvals(pieces)
     if (np.abs(mu - 1) > 0.9 * np.abs(mu + 1)).any():
         distance = np.linalg.norm(pieces - identity, 2, axis=(1, 2)).max()
         raise NotApplicableError(

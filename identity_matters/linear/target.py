@@ -104,7 +104,9 @@ def check_target(R: ArrayLike) -> Target:
 class Shifted(NamedTuple):
     """``R = shift I + matrix``, with all digits near the identity.
 
-    There shift is 1 and matrix R - I; elsewhere they are 0 and R.
+    Attributes:
+      matrix: f64[d, d], R - I near the identity, else R.
+      shift: 1 near the identity, else 0.
     """
 
     matrix: np.ndarray

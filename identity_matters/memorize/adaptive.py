@@ -19,9 +19,11 @@ from identity_matters.memorize.network import matmul
 from identity_matters.memorize.plan import Plan, in_blocks
 from identity_matters.memorize.rounding import gamma, round_to
 
-# Least ratio of the smallest to the largest distance from c: surrogate labels must fit
-# between c and the points.
+# Least ratio of the smallest to the largest distance from c. Surrogate labels must fit
+# between c and the points, so c must not be close to one; but a larger ratio needs a c
+# farther away, from which the points differ less.
 CLEARANCE = 1 / 3
+# How far surrogate labels are from c, relative to the nearest point.
 SURROGATE_RADIUS = 1 / 2
 # Where a threshold lies in its gap:
 # low, so that the unit's own activation, a divisor, is large.
@@ -54,9 +56,10 @@ def whitening(h: np.ndarray) -> np.ndarray:
 
 
 def choose_viewpoint(h: np.ndarray) -> np.ndarray:
-    """A point c with min |h_i - c| >= CLEARANCE max |h_i - c|, f64[k].
+    """A point c, f64[k], with min |h_i - c| >= CLEARANCE max |h_i - c|.
 
-    It lies on the line through the mean along axis 0.
+    It is the nearest to the mean, on the line through it along axis 0, of points at
+    distances that double.
     """
     mean = h.mean(0)
     radius = np.sqrt(np.mean(np.sum((h - mean) ** 2, axis=1))) or 1.0
@@ -153,8 +156,12 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
 def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
     """Largest ``<z_i, z_j>`` over j in i's block that unit i must leave alone: f64[n].
 
-    These are all points after i, and those before i that it does not disturb. z: f64[n,
-    k].
+    These are all points after i, and those before i that it does not disturb.
+
+    Args:
+      z: f64[n, k].
+      width: of a block.
+      tolerance: see `fill_blocks`.
     """
     blocks = in_blocks(z, width)
     products = blocks @ blocks.transpose(0, 2, 1)
@@ -186,6 +193,7 @@ def place_units(
     h: np.ndarray,
     viewpoint: np.ndarray,
     surrogates: np.ndarray,
+    *,
     width: int,
     tile_points: int,
     tolerance: float,
@@ -204,11 +212,11 @@ def place_units(
       dtype: of the network.
     """
     z = round_to(h - viewpoint, dtype)
-    later = largest_later_products(z.astype(dtype), width, tile_points)
-    others = np.maximum(later, same_block_products(z, width, tolerance))
+    at_later = largest_later_products(z.astype(dtype), width, tile_points)
+    at_points = np.maximum(at_later, same_block_products(z, width, tolerance))
     at_surrogates = np.max(z @ (surrogates - viewpoint).T, axis=1, initial=0.0)
     squared_norms = np.sum(z**2, axis=1)
-    closest = np.maximum(others, at_surrogates)
+    closest = np.maximum(at_points, at_surrogates)
     threshold = closest + THRESHOLD_POSITION * (squared_norms - closest)
     along_viewpoint = z @ viewpoint
     s = round_to(-threshold - along_viewpoint, dtype)
@@ -217,7 +225,7 @@ def place_units(
     return Units(
         U=z,
         s=s,
-        point_margin=threshold - others,
+        point_margin=threshold - at_points,
         surrogate_margin=threshold - at_surrogates,
         search_error=_search_error(np.sqrt(squared_norms), s, viewpoint, dtype),
     )

@@ -313,10 +313,8 @@ def _output_units(solved: _Solved, delta: np.ndarray) -> _OutputUnits:
 
 
 def _output_error(solved: _Solved, delta: np.ndarray) -> float:
-    """`output_error_bound`: the largest |yhat - y| over outputs and classes in y.
-
-    Each term is f64[r, r], [output, class].
-    """
+    """`output_error_bound`: the largest |yhat - y| over outputs and classes in y."""
+    # All arrays are f64[r, r], [output, class].
     units = _output_units(solved, delta)
     V = solved.solution.output_V
     V_size = np.abs(V)

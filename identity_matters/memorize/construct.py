@@ -120,12 +120,16 @@ def memorize(
     )
     map_key, label_key = jax.random.split(key)
     rng = random_generator(label_key)
-    A_0 = _draw_map(map_key, width, inputs, method, dtype)
+    A_0 = _draw_map(map_key, width, inputs, method=method, dtype=dtype)
     h = _project(A_0, inputs)
     if method == "adaptive":
-        plan = adaptive.plan_adaptive(h, num_classes, tile_points, rng, dtype)
+        plan = adaptive.plan_adaptive(
+            h, num_classes=num_classes, tile_points=tile_points, rng=rng, dtype=dtype
+        )
     else:
-        plan = paper_method.plan_paper(h, inputs, num_classes, rng, dtype)
+        plan = paper_method.plan_paper(
+            h, inputs, num_classes=num_classes, rng=rng, dtype=dtype
+        )
     solution = solve(plan, h, labels, dtype)
     bounds = certificate.certify(plan, h, labels, solution, dtype)
     if certified:
@@ -133,17 +137,17 @@ def memorize(
     network = Network(
         input_map=jnp.asarray(A_0, dtype),
         U=jnp.asarray(plan.U, dtype),
-        s=jnp.asarray(plan.s, dtype),
         V=jnp.asarray(solution.V, dtype),
+        s=jnp.asarray(plan.s, dtype),
         output_U=jnp.asarray(plan.output_U, dtype),
-        output_s=jnp.asarray(plan.output_s, dtype),
         output_V=jnp.asarray(solution.output_V, dtype),
+        output_s=jnp.asarray(plan.output_s, dtype),
     )
     return Memorized(network, bounds)
 
 
 def _draw_map(
-    key: jax.Array, width: int, x: np.ndarray, method: str, dtype: np.dtype
+    key: jax.Array, width: int, x: np.ndarray, *, method: str, dtype: np.dtype
 ) -> np.ndarray:
     """A random A_0, f[k, d], for the rows of x, rounded so that A_0 x is exact."""
     # Independent N(0, 1/k) entries, which preserve norms on average.

@@ -1,6 +1,6 @@
 """For contrast: a network of the same shape, trained by gradient descent."""
 
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,13 @@ class Evaluation(TypedDict):
     errors: int
 
 
+class _Gaussian(NamedTuple):
+    """A random array: its shape, and the variance of its entries."""
+
+    shape: tuple[int, ...]
+    variance: float
+
+
 def random_network(
     key: jax.Array, n: int, features: int, num_classes: int, width: int
 ) -> network.Network:
@@ -40,22 +47,22 @@ def random_network(
     k = width
     r = num_classes
     num_blocks = -(-n // width)
-    # The shape of each part, and the variance of its Gaussian entries.
+    # Each part is drawn from a key of its own; the keys are dealt out in this order.
     parts = {
-        "input_map": ((k, features), 1 / k),
-        "U": ((num_blocks, k, k), 1 / k),
-        "s": ((num_blocks, k), 0),
+        "input_map": _Gaussian((k, features), 1 / k),
+        "U": _Gaussian((num_blocks, k, k), 1 / k),
+        "s": _Gaussian((num_blocks, k), 0),
         # The l blocks together change h by about its own size.
-        "V": ((num_blocks, k, k), 1 / (k * num_blocks)),
-        "output_U": ((r, k), 1 / k),
-        "output_s": ((r,), 0),
-        "output_V": ((r, r), 1 / r),
+        "V": _Gaussian((num_blocks, k, k), 1 / (k * num_blocks)),
+        "output_U": _Gaussian((r, k), 1 / k),
+        "output_s": _Gaussian((r,), 0),
+        "output_V": _Gaussian((r, r), 1 / r),
     }
     keys = jax.random.split(key, len(parts))
     arrays = {}
-    for part_key, (name, (shape, variance)) in zip(keys, parts.items(), strict=True):
-        scale = np.float32(variance) ** 0.5
-        arrays[name] = jax.random.normal(part_key, shape, jnp.float32) * scale
+    for part_key, (name, part) in zip(keys, parts.items(), strict=True):
+        deviation = np.float32(part.variance) ** 0.5
+        arrays[name] = jax.random.normal(part_key, part.shape, jnp.float32) * deviation
     return network.Network(**arrays)
 
 
@@ -96,7 +103,9 @@ def train(
             minval=0,
             maxval=len(x),
         )
-        state, losses = _run_steps(state, x, y, batches, learning_rate, momentum)
+        state, losses = _run_steps(
+            state, x, y, batches, learning_rate=learning_rate, momentum=momentum
+        )
         weights, _ = state
         wrong = jnp.argmax(network.forward(weights, x), axis=1) != y
         mean_loss = float(losses.mean())

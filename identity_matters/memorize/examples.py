@@ -114,15 +114,15 @@ def _first_of_equal(x: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> list[int]
         digest = hashlib.blake2b(row_bytes, digest_size=16).digest()
         j = first_with_digest.setdefault(digest, i)
         if y[i] != y[j]:
-            raise _conflict(x, y, j, i, np.dtype(dtype))
+            raise _conflict(x, y, first=j, second=i, dtype=np.dtype(dtype))
     return list(first_with_digest.values())
 
 
 def _conflict(
-    x: np.ndarray, y: np.ndarray, j: int, i: int, dtype: np.dtype
+    x: np.ndarray, y: np.ndarray, *, first: int, second: int, dtype: np.dtype
 ) -> ConflictingLabelsError:
-    """The error about the rows j and i, which are equal in `dtype`."""
-    if np.array_equal(x[i], x[j]):
+    """The error about two rows that are equal in `dtype`."""
+    if np.array_equal(x[second], x[first]):
         how_equal = "identical"
         advice = "no network can fit both"
     elif dtype == np.float64:
@@ -132,9 +132,9 @@ def _conflict(
         how_equal = f"equal in {dtype}"
         advice = "subtract an offset, or use float64"
     return ConflictingLabelsError(
-        f"inputs {j} and {i} are {how_equal} but have labels {y[j]} and {y[i]}:"
-        f" {advice}",
-        (j, i),
+        f"inputs {first} and {second} are {how_equal} but have labels {y[first]} and"
+        f" {y[second]}: {advice}",
+        (first, second),
     )
 
 

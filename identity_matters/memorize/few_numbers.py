@@ -106,11 +106,10 @@ def forward(network: FewNumbers, x: Array) -> jax.Array:
     def select(h, group_numbers):
         """The shared block with the numbers of one group in it."""
         threshold, words, constant = group_numbers
-        U, V, s = network.select
-        V = V.at[_word_channels(width), 1].set(words)
+        V = network.select.V.at[_word_channels(width), 1].set(words)
         V = V.at[CONSTANT, 1].set(constant)
-        s = s.at[0].add(-threshold)
-        return apply_block(h, U, V, s), None
+        s = network.select.s.at[0].add(-threshold)
+        return apply_block(h, U=network.select.U, V=V, s=s), None
 
     groups = (
         network.thresholds,
@@ -120,8 +119,8 @@ def forward(network: FewNumbers, x: Array) -> jax.Array:
     h, _ = jax.lax.scan(select, h, groups)
     for stage in network.stages:
         h = run(h, stage)
-    U, V, s = network.output
-    return transform(h, U, V, s).T
+    last = network.output
+    return transform(h, U=last.U, V=last.V, s=last.s).T
 
 
 def memorize_with_few_numbers(
@@ -134,9 +133,7 @@ def memorize_with_few_numbers(
     width: int = LEAST_WIDTH,
     key: jax.Array | None = None,
 ) -> tuple[FewNumbers, ExactCertificate]:
-    """A residual network of about d + 3 n / m parameters with one-hot outputs.
-
-    It maps ``x[i]`` to the one-hot vector of ``y[i]``.
+    """A residual network of about d + 3 n / m parameters: ``x[i]`` to one-hot ``y[i]``.
 
     >>> x = np.arange(40).reshape(20, 2) ** 2
     >>> y = np.arange(20) % 3
@@ -171,14 +168,14 @@ def memorize_with_few_numbers(
     groups = _group_neighbours(line, labels, group_points)
     hashing = draw_hash(
         largest_point=int(groups.t[-1]),
-        place_bits=best_place_bits(group_points, layout.places),
+        place_bits=best_place_bits(group_points, layout.num_places),
         word_bits=word_bits,
         rng=rng,
     )
     constants = find_constants(
         groups.t,
         group_points=group_points,
-        num_places=layout.places,
+        num_places=layout.num_places,
         hashing=hashing,
         rng=rng,
     )
@@ -300,21 +297,22 @@ class _WordLayout(NamedTuple):
       base: of the digits, r, or 2 if r = 1.
       digits: S, in a word; the first is the most significant one.
       words: k - 5, of a group.
-      places: how many digits of a group are used, at most.
+      num_places: how many digits of a group are used, at most.
     """
 
     base: int
     digits: int
     words: int
-    places: int
+    num_places: int
 
 
 def _word_layout(num_classes: int, word_bits: int, width: int) -> _WordLayout:
+    """The layout in words of `word_bits` bits, for a network of this width."""
     return _WordLayout(
         base=max(2, num_classes),
         digits=slots(num_classes, word_bits),
         words=width - LEAST_WIDTH + 1,
-        places=places(num_classes, word_bits, width),
+        num_places=places(num_classes, word_bits, width),
     )
 
 
@@ -330,9 +328,8 @@ def _pack_labels(
     return words
 
 
-# Step 5: assemble the network. Before its blocks a point has the words and the constant
-# of the last group; the selection changes them to those of its own, from the last group
-# down.
+# Step 5: assemble the network. At first each point has the words and the constant of
+# the last group; the selection changes them, from there down, to those of its own.
 
 
 def _word_channels(width: int) -> np.ndarray:
@@ -380,8 +377,8 @@ def _add_where(
     return block(width, measure), block(width, act)
 
 
-# Each part and each stage stores how often it is repeated, also where that is once:
-# (E11) counts these numbers.
+# Each part and each stage stores how often it is repeated, even if that is once. These
+# numbers are among those that (E11) counts.
 
 
 def _hash(hashing: Hash, width: int) -> Repeated:

@@ -25,18 +25,22 @@ LEAST_WIDTH = 6
 MOST_PLACES = 63
 # Rounds of the hash; with fewer, a constant moves the points of a group too much alike.
 HASH_ROUNDS = 6
-# Range of the ratio M' / M.
-MODULUS_RATIO = 1.2, 1.8
+# M' / M is random in this range, well within 1 and 2.
+LEAST_MODULUS_RATIO = 1.2
+LARGEST_MODULUS_RATIO = 1.8
 # The least M: small samples, too, need many constants to choose from.
 LEAST_MODULUS = 2**24
 # With fewer bits neither moduli nor labels would fit.
 LEAST_WORD_BITS = 8
-# The hash multiplies by 2^L, L at most this; the search forms the product in 63 bits.
+# The hash multiplies by 2^L, L at most this; each doubling takes two blocks.
 MOST_DOUBLINGS = 24
+# The search multiplies (z mod M) + c, which may have one bit more than M', by 2^L in
+# int64. So L and the bits of M' are at most this together.
 PRODUCT_BITS = 61
 # Hashes that the search computes at once;
 # how many such batches it tries before it gives up.
 SEARCH_HASHES = 2**21
+# How many such batches it tries before it gives up.
 SEARCH_DRAWS = 1500
 # With a smaller chance that a hash constant
 # works for a group, the search takes minutes.
@@ -59,30 +63,29 @@ def places(
     return min(MOST_PLACES, words * slots(num_classes, word_bits))
 
 
-def hash_chance(group_points: int, places: int, place_bits: int) -> float:
+def hash_chance(group_points: int, num_places: int, place_bits: int) -> float:
     """The chance that a random map separates a group: S'! / ((S' - m)! 2^{b m}).
 
-    It sends m points to 2^b cells, of which S' are usable: at most `places`.
+    The map sends m points to 2^b cells, of which S' are usable: at most `num_places`.
     """
     cells = 2**place_bits
-    usable = min(places, cells)
+    usable = min(num_places, cells)
     return math.prod(max(0, usable - taken) / cells for taken in range(group_points))
 
 
-def best_place_bits(group_points: int, places: int) -> int:
-    """The b with the larger chance: 2^b is next to `places`, above or below."""
-    above = (places - 1).bit_length()
+def best_place_bits(group_points: int, num_places: int) -> int:
+    """The b with the larger chance: 2^b is next to `num_places`, above or below."""
+    above = (num_places - 1).bit_length()
     below = max(0, above - 1)
-    if hash_chance(group_points, places, above) >= hash_chance(
-        group_points, places, below
-    ):
-        return above
-    return below
+    chance_above = hash_chance(group_points, num_places, above)
+    chance_below = hash_chance(group_points, num_places, below)
+    return above if chance_above >= chance_below else below
 
 
-def _best_chance(group_points: int, places: int) -> float:
+def _best_chance(group_points: int, num_places: int) -> float:
     """`hash_chance` with the better number of cells."""
-    return hash_chance(group_points, places, best_place_bits(group_points, places))
+    place_bits = best_place_bits(group_points, num_places)
+    return hash_chance(group_points, num_places, place_bits)
 
 
 def largest_group(
@@ -166,7 +169,7 @@ def draw_hash(
 ) -> Hash:
     """A hash of points in 0 ... `largest_point` with a random modulus M'."""
     small = max(largest_point + 1, min(LEAST_MODULUS, 2 ** (word_bits - 2)))
-    large = int(small * rng.uniform(*MODULUS_RATIO))
+    large = int(small * rng.uniform(LEAST_MODULUS_RATIO, LARGEST_MODULUS_RATIO))
     return Hash(
         small=small,
         large=large,
@@ -216,10 +219,10 @@ def _search(
         draws = max(1, SEARCH_HASHES // (len(unsolved) * group_points))
         drawn = rng.integers(0, hashing.small, (len(unsolved), draws))
         # i64[unsolved groups, draws, points]
-        place = hashing.places(groups[unsolved][:, None], drawn[:, :, None])
+        of_points = hashing.places(groups[unsolved][:, None], drawn[:, :, None])
         # As many bits are set as there are different places.
-        occupied = np.bitwise_count(np.bitwise_or.reduce(1 << place, axis=2))
-        works = (occupied == group_points) & (place.max(axis=2) < num_places)
+        occupied = np.bitwise_count(np.bitwise_or.reduce(1 << of_points, axis=2))
+        works = (occupied == group_points) & (of_points.max(axis=2) < num_places)
         solved = works.any(axis=1)
         first_that_works = works[solved].argmax(axis=1)
         constants[unsolved[solved]] = drawn[solved, first_that_works]

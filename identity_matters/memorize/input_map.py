@@ -133,10 +133,7 @@ def _project_chunk(input_map: Array, x: Array) -> jax.Array:
 
 
 def flushes(x: np.ndarray) -> bool:
-    """Whether `project` takes a subnormal entry of x for zero that matters in its row.
-
-    x is f[n, d].
-    """
+    """Whether `project` takes subnormal entries of x, f[n, d], for zero that matter."""
     _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
     size = np.abs(x)
     subnormal = (size > 0) & (size < np.finfo(x.dtype).tiny)
@@ -147,20 +144,38 @@ def flushes(x: np.ndarray) -> bool:
     return bool((subnormal & (size > half_a_step)).any())
 
 
-def _bits(dtype: Any) -> tuple[Any, int, int]:
-    """The integers as wide as `dtype`, its stored mantissa bits, and its bias."""
-    info = jnp.finfo(dtype)
-    return (jnp.int32 if info.bits == 32 else jnp.int64), info.nmant, info.maxexp - 1
+class _Format(NamedTuple):
+    """How the bits of a floating-point number are used.
+
+    Attributes:
+      integer: the dtype of integers as wide as the number.
+      mantissa_bits: stored ones.
+      bias: is added to the exponent.
+    """
+
+    integer: Any
+    mantissa_bits: int
+    bias: int
+
+    @classmethod
+    def of(cls, dtype: Any) -> "_Format":
+        info = jnp.finfo(dtype)
+        return cls(
+            integer=jnp.int32 if info.bits == 32 else jnp.int64,
+            mantissa_bits=info.nmant,
+            bias=info.maxexp - 1,
+        )
 
 
 def _exponent(x: jax.Array) -> jax.Array:
     """The e with 2^(e-1) <= x < 2^e for normal x > 0, a small one for 0: integers."""
-    integer, mantissa_bits, bias = _bits(x.dtype)
-    return (jax.lax.bitcast_convert_type(x, integer) >> mantissa_bits) - bias + 1
+    layout = _Format.of(x.dtype)
+    bits = jax.lax.bitcast_convert_type(x, layout.integer)
+    return (bits >> layout.mantissa_bits) - layout.bias + 1
 
 
 def _power_of_two(exponent: jax.Array, dtype: Any) -> jax.Array:
     """2^exponent, made of bits, for exponents of normal numbers: exact everywhere."""
-    integer, mantissa_bits, bias = _bits(dtype)
-    shifted = (exponent.astype(integer) + bias) << mantissa_bits
+    layout = _Format.of(dtype)
+    shifted = (exponent.astype(layout.integer) + layout.bias) << layout.mantissa_bits
     return jax.lax.bitcast_convert_type(shifted, dtype)

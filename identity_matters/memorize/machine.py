@@ -117,7 +117,7 @@ def block(width: int, units: Sequence[Unit]) -> Block:
             U[index, register] = weight
         for register, weight in unit.writes.items():
             V[register, index] = weight
-    return Block(jnp.asarray(U), jnp.asarray(V), jnp.asarray(s))
+    return Block(U=jnp.asarray(U), V=jnp.asarray(V), s=jnp.asarray(s))
 
 
 def one_hot(num_classes: int, width: int, label: int) -> Block:
@@ -134,13 +134,13 @@ def one_hot(num_classes: int, width: int, label: int) -> Block:
         - 2 * np.eye(num_classes, num_classes + 2, k=1)
         + np.eye(num_classes, num_classes + 2, k=2)
     )
-    return Block(jnp.asarray(U), jnp.asarray(V), jnp.asarray(s))
+    return Block(U=jnp.asarray(U), V=jnp.asarray(V), s=jnp.asarray(s))
 
 
 def run(h: jax.Array, part: Block | Sweep | Repeated) -> jax.Array:
     """The registers h, f64[k, n], a column for each input, after a part."""
     if isinstance(part, Block):
-        return apply_block(h, part.U, part.V, part.s)
+        return apply_block(h, U=part.U, V=part.V, s=part.s)
     if isinstance(part, Sweep):
         return _run_sweep(h, part)
 
@@ -157,6 +157,6 @@ def _run_sweep(h: jax.Array, sweep: Sweep) -> jax.Array:
 
     def step(h, number):
         V = sweep.block.V.at[:, 0].multiply(number)
-        return apply_block(h, sweep.block.U, V, sweep.block.s), None
+        return apply_block(h, U=sweep.block.U, V=V, s=sweep.block.s), None
 
     return jax.lax.scan(step, h, sweep.numbers)[0]

@@ -24,20 +24,20 @@ class Network(NamedTuple):
     Attributes:
       input_map: f[k, d], A_0.
       U: f[l, k, k], the first layers of the residual blocks; index 0 is applied first.
-      s: f[l, k], their biases.
       V: f[l, k, k], the second layers.
+      s: f[l, k], the biases of the first layers.
       output_U: f[r, k], of the last block, which has no skip connection.
-      output_s: f[r].
       output_V: f[r, r].
+      output_s: f[r].
     """
 
     input_map: jax.Array
     U: jax.Array
-    s: jax.Array
     V: jax.Array
+    s: jax.Array
     output_U: jax.Array
-    output_s: jax.Array
     output_V: jax.Array
+    output_s: jax.Array
 
     def __repr__(self) -> str:
         """Shapes, not weights."""
@@ -49,17 +49,21 @@ class Network(NamedTuple):
         return f"Network({', '.join(shapes)})"
 
 
-def transform(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
+def transform(h: Array, *, U: Array, V: Array, s: Array) -> jax.Array:
     """``T_{U,V,s}(h) = V ReLU(U h + s)``: f[p, n].
 
-    h is f[k, n], U f[m, k], V f[p, m], s f[m].
+    Args:
+      h: f[k, n].
+      U: f[m, k].
+      V: f[p, m].
+      s: f[m].
     """
     return matmul(V, jax.nn.relu(matmul(U, h) + s[:, None]))
 
 
-def apply_block(h: Array, U: Array, V: Array, s: Array) -> jax.Array:
+def apply_block(h: Array, *, U: Array, V: Array, s: Array) -> jax.Array:
     """One residual block, ``h + T(h)``: f[k, n], with U, V f[k, k], s f[k]."""
-    return jnp.asarray(h) + transform(h, U, V, s)
+    return jnp.asarray(h) + transform(h, U=U, V=V, s=s)
 
 
 def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
@@ -67,7 +71,7 @@ def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
 
     def step(h, block):
         U, V, s = block
-        return apply_block(h, U, V, s), None
+        return apply_block(h, U=U, V=V, s=s), None
 
     h, _ = jax.lax.scan(step, h, blocks)
     return h
@@ -76,7 +80,7 @@ def run_blocks(h: jax.Array, blocks: tuple[Array, ...]) -> jax.Array:
 def outputs(network: Network, h: jax.Array) -> jax.Array:
     """The outputs, f[n, r], for points after the input map, f[k, n]."""
     h = run_blocks(h, (network.U, network.V, network.s))
-    return transform(h, network.output_U, network.output_V, network.output_s).T
+    return transform(h, U=network.output_U, V=network.output_V, s=network.output_s).T
 
 
 @jax.jit

@@ -66,7 +66,14 @@ def plan_paper(
     points = np.concatenate([h, surrogates])
     squares = np.sum(points**2, axis=1)
     closest, pair = separation(points)
-    _require_separated(x, squares[:n], closest, pair, width, num_classes)
+    _require_separated(
+        x,
+        squares[:n],
+        closest=closest,
+        pair=pair,
+        width=width,
+        num_classes=num_classes,
+    )
     # For any other point b, <a, b> = (|a|^2 + |b|^2 - |a - b|^2) / 2 is at most this.
     largest_product = (squares + squares.max() - closest) / 2
     # Each threshold is halfway between the unit's own value, |a|^2, and that.
@@ -100,6 +107,7 @@ def _require_unit_norms(x: np.ndarray) -> None:
 def _require_separated(
     x: np.ndarray,
     squares: np.ndarray,
+    *,
     closest: float,
     pair: tuple[int, int],
     width: int,
@@ -151,7 +159,9 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
 class Separation(NamedTuple):
     """The smallest squared distance of two rows, and their indices.
 
-    For one row, inf and zeros.
+    Attributes:
+      rho: the squared distance; inf for one row.
+      indices: of the two rows; zeros for one row.
     """
 
     rho: float
@@ -162,7 +172,8 @@ def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
     An orthogonal projection only shortens distances, so only pairs whose projections
-    are closer than the smallest distance so far are compared in full.
+    are closer than the smallest distance so far are compared in full. The memory needed
+    beside x is that of the projections and of TILE_POINTS times n numbers.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
     Separation(rho=1.0, indices=(1, 2))
@@ -184,7 +195,9 @@ def separation(x: ArrayLike) -> Separation:
         # distance to each later row. Each pair is compared once, from its first row.
         bounds = squared_norms[start:] - 2 * tile @ z[start:].T
         bounds[np.tril_indices(len(tile), 0, bounds.shape[1])] = np.inf
-        best = _search_tile(best, x, start, bounds, tile_squares, unit)
+        best = _search_tile(
+            best, x, start, bounds=bounds, tile_squares=tile_squares, unit=unit
+        )
     return best
 
 
@@ -227,6 +240,7 @@ def _search_tile(
     best: Separation,
     x: np.ndarray,
     start: int,
+    *,
     bounds: np.ndarray,
     tile_squares: np.ndarray,
     unit: float,
@@ -269,9 +283,9 @@ def _closer(
 def _project_to_principal_axes(x: np.ndarray) -> np.ndarray:
     """Centred rows, in fewer coordinates if `x` is large: f32[n, p].
 
-    A large `x` is projected to PROJECTED_FEATURES orthonormal directions. In float64
-    until the last rounding: `separation` allows for errors of float32 in the result
-    alone, not in sums over all features.
+    A large `x` is projected to PROJECTED_FEATURES orthonormal directions. All is
+    computed in float64 and rounded at the end: `separation` allows for errors of
+    float32 in the result alone, not in sums over all features.
     """
     centre = x[:PROJECTION_EXAMPLES].mean(axis=0, dtype=np.float64)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:

@@ -71,7 +71,9 @@ DOUBLINGS = 20
 # The modulus M' has this many bits, so that 2
 # M' is exact, too; M is a random share of it.
 MODULUS_BITS = 51
-MODULUS_SHARE = 0.55, 0.85
+# M is a random share of M', well within 1/2 and 1.
+LEAST_MODULUS_SHARE = 0.55
+LARGEST_MODULUS_SHARE = 0.85
 # t is below 2^49, and so below M.
 LINE_BITS = 49
 # Cells for each point: above the threshold of peeling, 1.222, by more than it
@@ -85,8 +87,8 @@ PROJECTION_DRAWS = 100
 class Retrieval(NamedTuple):
     """The network of width 6 for inputs of d = d1 d2 entries.
 
-    Each number that it stores is an array entry. A_0 is the row a = kron(rows,
-    columns): with d1 = 1 any vector, with others d1 + d2 numbers.
+    Each number that it stores is an array entry. A_0 is the row ``a = kron(rows,
+    columns)``: any vector if d1 = 1, else one that d1 + d2 numbers make.
 
     Attributes:
       rows: f64[d1].
@@ -114,8 +116,8 @@ def forward(network: Retrieval, x: Array) -> jax.Array:
     grid = jnp.reshape(x, (-1, len(network.rows), len(network.columns)))
     t = network.start + matmul(matmul(grid, network.columns), network.rows)
     h = jnp.zeros((WIDTH, len(x)), t.dtype).at[HASH].set(t)
-    U, V, s = network.output
-    return transform(run(h, network.passes), U, V, s).T
+    last = network.output
+    return transform(run(h, network.passes), U=last.U, V=last.V, s=last.s).T
 
 
 def stored_numbers(network: Retrieval) -> int:
@@ -157,8 +159,8 @@ class Layout(NamedTuple):
 def digits_per_word(num_classes: int) -> int:
     """S, how many labels a word of 53 bits and a sign holds.
 
-    It is the largest one for which extraction is exact: r^S / 2 and (r - 1) r^(S - 1)
-    + 1 are at most 2^53.
+    S is the largest number for which the extraction is exact: r^S / 2 and (r - 1)
+    r^(S - 1) + 1 are at most 2^53.
 
     >>> [digits_per_word(r) for r in (2, 10, 1000)]
     [53, 16, 5]
@@ -179,9 +181,7 @@ def memorize_by_retrieval(
     factored_input_map: bool = False,
     key: jax.Array | None = None,
 ) -> tuple[Retrieval, ExactCertificate]:
-    """A residual network of about d + 1.24 n / S numbers with one-hot outputs.
-
-    It maps ``x[i]`` to the one-hot vector of ``y[i]``.
+    """A residual network of about d + 1.24 n / S numbers: ``x[i]`` to one-hot ``y[i]``.
 
     >>> x = np.arange(600).reshape(300, 2) ** 2
     >>> network, certificate = memorize_by_retrieval(x, np.arange(300) % 3)
@@ -208,7 +208,7 @@ def memorize_by_retrieval(
     _check_memory(points, r)
     rng = random_generator(key)
     line = _project_to_line(points, factored_input_map, rng)
-    layout, table = _fill_table(line.t, labels, r, rng)
+    layout, table = _fill_table(line.t, labels, num_classes=r, rng=rng)
     network = Retrieval(
         rows=jnp.asarray(line.rows),
         columns=jnp.asarray(line.columns),
@@ -261,7 +261,7 @@ def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) ->
     most_product = 2 ** (LINE_BITS - 1) // (largest * features)
     # With n^2 values on the line, n points are often distinct.
     product = max(2, n**2 // largest)
-    if num_rows > 1:
+    if num_rows > 1:  # an entry of a is a product of two
         most_entry = math.isqrt(most_product)
         entry = min(most_entry, math.isqrt(product) + 1)
     else:
@@ -303,19 +303,19 @@ def _largest_factor(number: int) -> int:
 
 
 def _fill_table(
-    t: np.ndarray, labels: np.ndarray, r: int, rng: np.random.Generator
+    t: np.ndarray, labels: np.ndarray, *, num_classes: int, rng: np.random.Generator
 ) -> tuple[Layout, np.ndarray]:
-    """A layout for the points t, i64[n], and a table that gives their labels.
+    """A layout, and a table, i64[W S], that gives the points t, i64[n], their labels.
 
-    The table is i64[W S]. Raises ValueError if none is found.
+    Raises ValueError if none is found.
     """
-    base = max(2, r)
-    digits = digits_per_word(r)
+    base = max(2, num_classes)
+    digits = digits_per_word(num_classes)
     # At least a cell for each of the three digits of one point.
     cells = max(PASSES, math.ceil(CELLS_PER_POINT * len(t)))
     for _ in range(TABLE_DRAWS):
         words = -(-cells // digits)
-        layout = _draw_layout(base, digits, words, rng)
+        layout = _draw_layout(base=base, digits=digits, words=words, rng=rng)
         table_size = words * digits
         edges = edge_cells(t, layout)
         rounds = peeling.peel(edges, table_size)
@@ -336,7 +336,7 @@ def _draw_layout(
     """A layout with random moduli."""
     # Odd, so that doubling loses nothing.
     large = 2 * int(rng.integers(2 ** (MODULUS_BITS - 2), 2 ** (MODULUS_BITS - 1))) + 1
-    small = int(large * rng.uniform(*MODULUS_SHARE))
+    small = int(large * rng.uniform(LEAST_MODULUS_SHARE, LARGEST_MODULUS_SHARE))
     return Layout(
         base=base,
         digits=digits,

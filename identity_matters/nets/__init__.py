@@ -43,8 +43,9 @@ def make_net(
     """
     if name not in NETS:
         raise ValueError(f"model.name must be one of {', '.join(NETS)}, got {name!r}")
-    axis = {"axis_name": axis_name} if hasattr(NETS[name], "axis_name") else {}
-    return NETS[name](num_classes=num_classes, **axis, **settings)
+    if hasattr(NETS[name], "axis_name"):
+        settings["axis_name"] = axis_name
+    return NETS[name](num_classes=num_classes, **settings)
 
 
 def init_variables(
@@ -73,6 +74,7 @@ def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
 
 
 def _images(image_shape) -> jax.ShapeDtypeStruct:
+    """One image of this shape, for functions that do not look at its values."""
     if len(image_shape) != 3 or min(image_shape) < 1:
         raise ValueError(
             f"image_shape must be (h, w, c), each from 1, got {image_shape}"
@@ -81,6 +83,7 @@ def _images(image_shape) -> jax.ShapeDtypeStruct:
 
 
 def _of_every_collection(variables) -> dict:
+    """The variables with an empty dict for each collection that the net lacks."""
     return {name: variables.get(name, {}) for name in COLLECTIONS}
 
 
@@ -110,9 +113,10 @@ def apply_net(
     """
     if x.ndim != 4 or x.dtype != jnp.float32:
         raise ValueError(f"x must be float32[n, h, w, c], got {x.dtype}{list(x.shape)}")
-    (logits, ratios), changed = net.apply(
+    outputs, changed = net.apply(
         variables, x, train=train, keys=keys, mutable=["batch_stats"] if train else []
     )
+    logits, ratios = outputs
     batch_stats = changed.get("batch_stats", {}) if train else variables["batch_stats"]
     ratios = jnp.asarray(ratios, jnp.float32).reshape(len(ratios), len(x))
     return logits, {"residual_ratio": ratios, "batch_stats": batch_stats}

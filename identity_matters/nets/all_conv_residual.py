@@ -1,11 +1,9 @@
-"""The paper's network (section 4, Table 1).
+"""The paper's network (section 4, Table 1): all-convolutional, residual, no batch norm.
 
-It is all-convolutional and residual, without batch norm.
-
-    stem       3x3 convolution to 16 channels
-    stages     9 blocks each with 64, 128, 256 channels; stages 2 and 3 halve the map
-    block      x + C_2(ReLU(C_1 x)), both convolutions 3x3
-    head       global average pooling, then a fixed random matrix P: logits = mean(x) P
+* Stem: a 3x3 convolution to 16 channels.
+* Stages: 9 blocks each with 64, 128 and 256 channels; stages 2 and 3 halve the map.
+* Block: ``x + C_2(ReLU(C_1 x))``, where both convolutions are 3x3.
+* Head: global average pooling, then a fixed random matrix P: ``logits = mean(x) P``.
 
 55 convolutions without biases, 13,538,736 trained parameters. Where a block changes the
 shape, its shortcut averages 2x2 pixels and pads with zero channels, half on each side.
@@ -29,7 +27,7 @@ import jax.numpy as jnp
 
 from identity_matters.nets import base, initializers, layers, starts, tiny_maps
 
-# that of the paper's base code; the paper itself has no batch norm
+# That of the paper's base code; the paper itself has no batch norm.
 BATCH_NORM_EPSILON = 1e-3
 
 
@@ -72,10 +70,7 @@ class Block(nn.Module):
 
 
 class Projection(nn.Module):
-    """``x @ P`` in float32.
-
-    P is in the collection "params" if it is trained, else in "fixed".
-    """
+    """``x @ P`` in float32, with P in "params" if it is trained, else in "fixed"."""
 
     features: int
     trained: bool
@@ -189,6 +184,29 @@ class AllConvResidual(base.Net):
             blocks=sum(self.blocks_per_stage),
             map_shape=x.shape[1:3],
         )
+        stem = conv(
+            self.stem_width,
+            (self.stem_kernel_size, self.stem_kernel_size),
+            strides=self.stem_stride,
+            kernel_init=start.stem(self.stem_kernel_size, self.stem_stride),
+            name="stem",
+        )
+        x = stem(x).astype(jnp.float32)
+        x, ratios = self._stages(x, conv=conv, norm=norm, start=start)
+        if self.batch_norm:
+            x = norm(name="norm")(x)
+        if self.activate_first:
+            x = layers.leaky_relu(x, self.leak)
+        head = Projection(
+            self.num_classes, self.projection == "trained", name="projection"
+        )
+        return head(layers.global_average_pool(x)), ratios
+
+    @nn.nowrap
+    def _stages(
+        self, x: jax.Array, *, conv: Any, norm: Any, start: starts.Start
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """The map after all blocks, and the residual ratio of each."""
         block = functools.partial(
             Block,
             conv=functools.partial(conv, kernel_size=(3, 3)),
@@ -198,14 +216,6 @@ class AllConvResidual(base.Net):
             identity=self.identity,
             gate=self.gate,
         )
-        stem = conv(
-            self.stem_width,
-            (self.stem_kernel_size, self.stem_kernel_size),
-            strides=self.stem_stride,
-            kernel_init=start.stem(self.stem_kernel_size, self.stem_stride),
-            name="stem",
-        )
-        x = stem(x).astype(jnp.float32)
         ratios = []
         stages = zip(
             self.blocks_per_stage, self.widths, self.stage_strides, strict=True
@@ -213,17 +223,14 @@ class AllConvResidual(base.Net):
         for stage, (blocks, channels, first_stride) in enumerate(stages, start=1):
             for index in range(blocks):
                 stride = 1 if index else first_stride
-                name = f"stage{stage}_block{index + 1}"
-                inits = start.in_block(1, stride), start.in_block(2)
+                # A start is asked for the two in this order.
+                first_init = start.first_in_block(stride)
+                second_init = start.second_in_block()
                 x, ratio = block(
-                    channels=channels, stride=stride, kernel_inits=inits, name=name
+                    channels=channels,
+                    stride=stride,
+                    kernel_inits=(first_init, second_init),
+                    name=f"stage{stage}_block{index + 1}",
                 )(x)
                 ratios.append(ratio)
-        if self.batch_norm:
-            x = norm(name="norm")(x)
-        if self.activate_first:
-            x = layers.leaky_relu(x, self.leak)
-        head = Projection(
-            self.num_classes, self.projection == "trained", name="projection"
-        )
-        return head(layers.global_average_pool(x)), ratios
+        return x, ratios

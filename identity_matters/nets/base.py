@@ -28,32 +28,32 @@ class Net(nn.Module):
         NumPy.
         """
         created = self.created(images)
-
-        def draw_all(key_data) -> dict:
-            seed = np.random.SeedSequence(np.asarray(key_data).ravel().tolist())
-            generator = np.random.Generator(np.random.Philox(seed))
-
-            def draw(path, leaf) -> np.ndarray:
-                if isinstance(leaf, Drawn):
-                    return np.asarray(
-                        leaf.draw(generator, leaf.value.shape), np.float32
-                    )
-                return np.full(leaf.shape, CONSTANTS[path[-1].key], np.float32)
-
-            return jax.tree_util.tree_map_with_path(
-                draw, created, is_leaf=lambda leaf: isinstance(leaf, Drawn)
-            )
-
+        draw = functools.partial(_draw_variables, created)
         key_data = jax.random.key_data(key)
         if isinstance(key_data, jax.core.Tracer):
-            return jax.pure_callback(draw_all, nn.meta.unbox(created), key_data)
-        return jax.tree.map(jnp.asarray, draw_all(key_data))
+            return jax.pure_callback(draw, nn.meta.unbox(created), key_data)
+        return jax.tree.map(jnp.asarray, draw(key_data))
 
     @nn.nowrap
     def created(self, images: Any) -> dict:
         """The variables for these images, each a `Drawn` or a `ShapeDtypeStruct`."""
         init = functools.partial(super().init, train=False)
         return jax.eval_shape(init, jax.random.key(0), images)
+
+
+def _draw_variables(created: dict, key_data: Any) -> dict:
+    """The variables, f32 arrays of NumPy, from the bits of a key; see `Net.created`."""
+    seed = np.random.SeedSequence(np.asarray(key_data).ravel().tolist())
+    generator = np.random.Generator(np.random.Philox(seed))
+
+    def draw(path, leaf) -> np.ndarray:
+        if isinstance(leaf, Drawn):
+            return np.asarray(leaf.draw(generator, leaf.value.shape), np.float32)
+        return np.full(leaf.shape, CONSTANTS[path[-1].key], np.float32)
+
+    return jax.tree_util.tree_map_with_path(
+        draw, created, is_leaf=lambda leaf: isinstance(leaf, Drawn)
+    )
 
 
 def check(

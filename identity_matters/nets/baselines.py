@@ -72,9 +72,9 @@ CONVOLUTIONS = (
 # 3x3 for the 3x3 convolution without padding.
 LEAST_SIDE_PIXELS = 9
 DENSE_BLOCKS = 3
-# ResNet: the number of stages for small images;
-# blocks per stage for large ones, by depth.
+# Stages of a ResNet for small images.
 STAGES = 3
+# Blocks of each stage of a ResNet for large images, by depth.
 IMAGENET_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 
@@ -132,10 +132,7 @@ class AllCnnC(base.Net):
 
 
 class _TorchNet(base.Net):
-    """What DenseNet and ResNet share.
-
-    The maps between convolutions have `compute_dtype`, too.
-    """
+    """What DenseNet and ResNet share; maps between layers have `compute_dtype`, too."""
 
     num_classes: int
     compute_dtype: str = "float32"
@@ -156,9 +153,12 @@ class _TorchNet(base.Net):
 
 
 class DenseNet(_TorchNet):
-    """DenseNet (L = 100, k = 24) at the defaults.
+    """DenseNet, L = 100 and k = 24 at the defaults.
 
-    The depth is 3 m + 4 for m layers in each dense block.
+    Attributes:
+      depth: L = 3 m + 4 for m layers in each dense block.
+      growth: k.
+      stem_width: channels of the first convolution.
     """
 
     depth: int = 100
@@ -178,32 +178,38 @@ class DenseNet(_TorchNet):
     def __call__(self, x, *, train: bool, keys=None):
         conv, norm = self.parts(train)
 
-        def composite(x, channels, size, name):
+        def composite(x, *, channels, size, name):
             x = nn.relu(norm(name=f"{name}_norm")(x))
             return conv(channels, (size, size), name=f"{name}_conv")(x)
 
         x = conv(self.stem_width, (3, 3), name="stem")(x)
         for block in range(1, DENSE_BLOCKS + 1):
             for index in range(1, (self.depth - 4) // 3 + 1):
-                new = composite(x, self.growth, 3, f"block{block}_layer{index}")
-                x = jnp.concatenate([x, new], axis=-1)
-            if block < DENSE_BLOCKS:
-                x = layers.average_pool(
-                    composite(x, x.shape[-1], 1, f"transition{block}"), 2
+                grown = composite(
+                    x, channels=self.growth, size=3, name=f"block{block}_layer{index}"
                 )
+                x = jnp.concatenate([x, grown], axis=-1)
+            if block < DENSE_BLOCKS:
+                x = composite(
+                    x, channels=x.shape[-1], size=1, name=f"transition{block}"
+                )
+                x = layers.average_pool(x, 2)
         x = nn.relu(norm(name="norm")(x))
         return layers.classifier(self.num_classes)(layers.global_average_pool(x)), []
 
 
 class Block(nn.Module):
-    """x -> (ReLU(s + h), ||h|| / ||s||) for s = shortcut(x) and the h below.
+    """x -> (ReLU(s + h), ||h|| / ||s||), h = BN(C_2(ReLU(BN(C_1 x)))), s = shortcut(x).
 
-    h = BN(C_2(ReLU(BN(C_1 x)))).
+    Attributes:
+      channels: of both convolutions.
+      stride: of the first one.
+      projected: whether the shortcut is that of option B; else it is that of option A.
+      conv, norm: what `_TorchNet.parts` returns.
     """
 
     channels: int
     stride: int
-    # whether the shortcut is that of option B; else it is that of option A
     projected: bool
     conv: Any
     norm: Any
@@ -226,14 +232,16 @@ class Block(nn.Module):
 
 
 class ResNet(_TorchNet):
-    """ResNet-110 for small images at the defaults.
+    """ResNet for small images, of depth 110 at the defaults.
 
-    `width` is that of the stem and of the first stage.
+    Attributes:
+      depth: 6 b + 2 for b blocks in each stage.
+      width: of the stem and of the first stage.
+      large: whether this is the net for images of 224 pixels a side.
     """
 
     depth: int = 110
     width: int = 16
-    # whether this is the net for images of 224 pixels a side
     large: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -252,32 +260,37 @@ class ResNet(_TorchNet):
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
         conv, norm = self.parts(train)
-        size, stride = (7, 2) if self.large else (3, 1)
-        x = conv(
-            self.width, (size, size), strides=stride, padding=size // 2, name="stem"
-        )(x)
+        size = 7 if self.large else 3
+        stem = conv(
+            self.width,
+            (size, size),
+            strides=2 if self.large else 1,
+            padding=size // 2,
+            name="stem",
+        )
+        x = stem(x)
         x = nn.relu(norm(name="norm")(x))
         if self.large:
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
         ratios = []
         for stage, blocks in enumerate(self.blocks()):
             for index in range(blocks):
-                stride = 2 if stage and not index else 1
-                name = f"stage{stage + 1}_block{index + 1}"
-                channels = self.width * 2**stage
-                x, ratio = Block(channels, stride, self.large, conv, norm, name=name)(x)
+                block = Block(
+                    channels=self.width * 2**stage,
+                    stride=2 if stage and not index else 1,
+                    projected=self.large,
+                    conv=conv,
+                    norm=norm,
+                    name=f"stage{stage + 1}_block{index + 1}",
+                )
+                x, ratio = block(x)
                 ratios.append(ratio)
-        return (
-            layers.classifier(self.num_classes)(layers.global_average_pool(x)),
-            ratios,
-        )
+        head = layers.classifier(self.num_classes)
+        return head(layers.global_average_pool(x)), ratios
 
 
 class ResNetImageNet(ResNet):
-    """ResNet-34 for large images at the defaults.
-
-    `depth` is 18 or 34; all else is as in `ResNet`.
-    """
+    """ResNet for large images, of depth 34 at the defaults; it may also be 18."""
 
     depth: int = 34
     width: int = 64

@@ -66,10 +66,7 @@ def constant(value: float) -> Callable:
 
 
 def orthogonal(scale: float) -> Callable:
-    """A `kernel_init`: `scale` times uniformly random orthogonal matrices.
-
-    The kernel is [..., width, width].
-    """
+    """A `kernel_init`: `scale` times random orthogonal matrices, [..., d, d]."""
 
     def draw(generator, shape):
         *leading, width, _ = shape
@@ -99,9 +96,9 @@ def standard(scale: float = 1.0) -> Callable:
 
 # N(0, 2 / (k^2 c)): ResNet and DenseNet in their authors' or Facebook's Torch code.
 HE_FAN_OUT = standard(math.sqrt(2))
-# U(-sqrt(3 / m), sqrt(3 / m)), m inputs to each output. TensorFlow's
-# `uniform_unit_scaling`, which the paper's base code uses for its last matrix; Caffe
-# calls it "xavier".
+# U(-sqrt(3 / m), sqrt(3 / m)), m inputs to each output: Caffe's "xavier", and
+# TensorFlow's `uniform_unit_scaling`, which the paper's base code uses for its last
+# matrix.
 UNIFORM_UNIT = uniform(lambda shape: math.sqrt(3 / _fan_in(shape)))
 # U(-1 / sqrt(m), 1 / sqrt(m)): Torch's default for linear layers.
 TORCH_LINEAR = uniform(lambda shape: 1 / math.sqrt(_fan_in(shape)))

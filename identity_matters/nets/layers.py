@@ -65,17 +65,16 @@ def average_pool(x: Array, size: int) -> jax.Array:
         )
     if size == 1:
         return jnp.asarray(x)
-    # A window, not a mean over axes of a reshaped array: where the second stage of
-    # Table 1 begins, libtpu estimates more cycles for such a mean than for a
-    # convolution.
+    # A window, not a mean over axes of a reshaped array: for such a mean libtpu
+    # estimates more cycles than for a convolution, where stage 2 of Table 1 begins.
     window = (size, size)
     return nn.avg_pool(x.astype(jnp.float32), window, strides=window).astype(x.dtype)
 
 
 def pad_channels(x: Array, channels: int) -> jax.Array:
-    """Pads with zero channels on both sides: to [n, h, w, channels].
+    """Pads with zero channels on both sides, to [n, h, w, channels].
 
-    The smaller half comes first.
+    If their number is odd, there is one more behind.
     """
     missing = channels - x.shape[-1]
     if not missing:
@@ -89,9 +88,9 @@ def global_average_pool(x: Array) -> jax.Array:
 
 
 def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Array:
-    """Sets numbers of x, f[n, ...], to 0 with probability `rate`.
+    """Zeroes entries of x, f[n, ...], with probability `rate`; scales up the others.
 
-    Divides all others by 1 - rate. The mask of an example depends on its typed key and
+    They are divided by 1 - rate. The mask of an example depends on its typed key and
     on `layer`, which must differ between the layers of a net. Raises ValueError unless
     the rate is 0 or there is one key for each example.
     """

@@ -28,7 +28,9 @@ RELU_GAIN = 2.0
 
 
 class Start:
-    """The initializers of a net's convolutions, asked for in the net's order.
+    """The initializers of a net's convolutions, each asked for once, in order.
+
+    A call of a method goes on to the map after that convolution.
 
     Args:
       name: one of NAMES.
@@ -51,26 +53,32 @@ class Start:
             return self._keeping_mean_squares(size, stride, gain=1.0, scale=1.0)
         return initializers.standard()
 
-    def in_block(self, place: int, stride: int = 1, size: int = 3) -> Callable:
-        """The initializer of a block's convolution.
+    def first_in_block(self, stride: int) -> Callable:
+        """The initializer of a block's 3x3 convolution C_1, whose input is a sum."""
+        if self._name == "fixup":
+            return initializers.standard(math.sqrt(2 / self._blocks) * self._scale)
+        return self._in_block(stride, gain=1.0)
 
-        `place` is 1 for C_1, whose input is a sum, and 2 for C_2, which is after a
-        ReLU.
-        """
+    def second_in_block(self) -> Callable:
+        """The initializer of a block's 3x3 convolution C_2, which is after a ReLU."""
+        if self._name == "fixup":
+            return initializers.constant(0.0)
+        return self._in_block(stride=1, gain=RELU_GAIN)
+
+    def _in_block(self, stride: int, *, gain: float) -> Callable:
+        """What does not differ between C_1 and C_2 but for the gain."""
         if self._name == "paper":
             return initializers.paper(self._scale)
         if self._name == "standard":
             return initializers.standard(self._scale)
         if self._name == "he":
             return initializers.standard(math.sqrt(2) * self._scale)
-        if self._name == "fixup":
-            if place == 2:
-                return initializers.constant(0.0)
-            return initializers.standard(math.sqrt(2 / self._blocks) * self._scale)
-        gain = RELU_GAIN if place == 2 else 1.0
-        return self._keeping_mean_squares(size, stride, gain=gain, scale=self._scale)
+        return self._keeping_mean_squares(3, stride, gain=gain, scale=self._scale)
 
-    def _keeping_mean_squares(self, size, stride, *, gain, scale) -> Callable:
+    def _keeping_mean_squares(
+        self, size: int, stride: int, *, gain: float, scale: float
+    ) -> Callable:
+        """Keeps mean squares, times scale^2, where `gain` divides them before."""
         if self._name == "delta_orthogonal":
             return _delta_orthogonal(scale * math.sqrt(gain))
         sums = _window_sums(self._mean_squares, size, stride)
@@ -86,7 +94,7 @@ class Start:
 def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
     """Sums over the windows of a convolution with padding "SAME".
 
-    From f64[h, w] to f64[h / stride, w / stride], rounded up.
+    From f64[h, w] to f64[h / stride, w / stride], where the sides are rounded up.
     """
     for axis in (0, 1):
         side = values.shape[axis]
@@ -103,10 +111,7 @@ def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
 
 
 def _delta_orthogonal(scale: float) -> Callable:
-    """Kernels that multiply the mean square of a map by scale^2.
-
-    They are [k, k, in, out] with in <= out.
-    """
+    """Kernels [k, k, in, out], in <= out, that multiply mean squares by scale^2."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         size, _, channels_in, channels = shape

@@ -152,8 +152,8 @@ def test_a_training_view_is_the_resized_crop_mirrored():
     image = smooth_image(400, 600)
     crop = views.Crop(top=100, left=300, height=200, width=100)
     plain, mirrored = np.empty((2, 50, 50, 3), np.uint8)
-    views.train_view(image, (crop, False), plain)
-    views.train_view(image, (crop, True), mirrored)
+    views.train_view(image, views.View(crop, is_mirrored=False), plain)
+    views.train_view(image, views.View(crop, is_mirrored=True), mirrored)
     np.testing.assert_array_equal(mirrored, plain[:, ::-1])
     # Ramps stay ramps: pixel i of the output shows the middle of its share of the crop.
     rows = 100 + (np.arange(50) + 0.5) * 200 / 50 - 0.5
@@ -167,7 +167,8 @@ def test_shrinking_much_does_not_alias():
     image = np.zeros((512, 512, 3), np.uint8)
     image[::4] = 255  # every fourth row
     out = np.empty((64, 64, 3), np.uint8)
-    views.train_view(image, (views.Crop(0, 0, 512, 512), False), out)
+    whole = views.Crop(top=0, left=0, height=512, width=512)
+    views.train_view(image, views.View(whole, is_mirrored=False), out)
     assert set(np.unique(out)) <= {63, 64}
 
 

@@ -214,7 +214,13 @@ def test_the_search_is_off_by_at_most_its_error(width):
     h = round_to(h[order], np.float32)
     surrogates = round_to(viewpoint + 0.1 * np.eye(width), np.float32)
     U, s, point_margin, surrogate_margin, error = adaptive.place_units(
-        h, viewpoint, surrogates, 1, 64, 0.0, np.dtype(np.float32)
+        h,
+        viewpoint,
+        surrogates,
+        width=1,
+        tile_points=64,
+        tolerance=0.0,
+        dtype=np.dtype(np.float32),
     )
     pre_activations = np.longdouble(U) @ np.longdouble(h).T + np.longdouble(s)[:, None]
     later = np.triu(np.ones((300, 300), bool), 1)

@@ -394,8 +394,19 @@ def test_descent_trains_the_same_network():
 
 def _random_network(depth: int) -> Network:
     rng = np.random.default_rng(1)
-    shapes = ((2, 3), (depth, 2, 2), (depth, 2), (depth, 2, 2), (4, 2), (4,), (4, 4))
-    return Network(*(jnp.asarray(rng.standard_normal(shape)) for shape in shapes))
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.standard_normal(shape))
+
+    return Network(
+        input_map=normal(2, 3),
+        U=normal(depth, 2, 2),
+        s=normal(depth, 2),
+        V=normal(depth, 2, 2),
+        output_U=normal(4, 2),
+        output_s=normal(4),
+        output_V=normal(4, 4),
+    )
 
 
 def test_memory_of_the_forward_pass_does_not_grow_with_depth():

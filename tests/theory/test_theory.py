@@ -230,7 +230,7 @@ def test_lemma_b1_moves_the_points_of_a_set_and_no_others(rho):
         V[:, : len(S)] = (b[S] - a[S]).T / (inside / 2)
         expected = a.copy()
         expected[S] = b[S]
-        moved = np.asarray(apply_block(a.T, U, V, s)).T
+        moved = np.asarray(apply_block(a.T, U=U, V=V, s=s)).T
         np.testing.assert_allclose(moved, expected, atol=1e-10)  # E2
     assert count > 30 and least < 3
 
