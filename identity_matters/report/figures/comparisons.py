@@ -59,8 +59,10 @@ def draw_identity(points: fig.Points, canvas: fig.Canvas) -> None:
         for axes, (error, label) in zip(row, _ERRORS.items(), strict=True):
             axes.set_title(variant.partition("/")[0], fontsize=9)
             curves(axes, series(of_variant, "arm", arms), "convolutions", error)
-            failed = [point for point in of_variant if point["failed"]]
-            scatter(axes, failed, "convolutions", error, "x", **_FAILED)
+            for looks, of_arm in series(of_variant, "arm", arms):
+                failed = [point for point in of_arm if point["failed"]]
+                crosses = _FAILED | {"color": looks["color"]}
+                scatter(axes, failed, "convolutions", error, "x", **crosses)
             axes.set(xscale="log", ylim=(-3, 103), ylabel=label)
             axes.set(xlabel="convolutions")
             axes.set_xticks(depths, [str(depth) for depth in depths])
