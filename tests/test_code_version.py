@@ -33,20 +33,20 @@ def clone(tmp_path, monkeypatch):
     return top
 
 
-def found(clone=None):
+def version_of(clone=None):
     version = code_version.code_version()
     return {name: version[name] for name in UNKNOWN}
 
 
 def test_the_commit_is_known_only_where_it_is_ours(clone, monkeypatch):
-    known = found()
+    known = version_of()
     assert len(known["commit"]) == 40 and known["dirty"] is False
     # If git cannot read its index, it is unknown whether the work tree is clean.
     (clone / ".git" / "index").write_bytes(b"x")
-    assert found()["dirty"] is None
+    assert version_of()["dirty"] is None
     # An installed copy inside another clone is not at the commit of that clone.
     monkeypatch.setattr(code_version, "REPOSITORY", (clone / "experiments").resolve())
-    assert found() == UNKNOWN
+    assert version_of() == UNKNOWN
 
 
 def evil(clone, name="evil.py"):
@@ -118,7 +118,7 @@ def replace_commit(clone):
 )
 def test_changed_code_is_noticed_however_it_is_hidden(clone, act):
     act(clone)
-    assert found()["dirty"] is True
+    assert version_of()["dirty"] is True
 
 
 def test_what_is_no_change_is_none(clone, tmp_path, monkeypatch):
@@ -129,7 +129,7 @@ def test_what_is_no_change_is_none(clone, tmp_path, monkeypatch):
     (clone / "experiments" / "square.py").write_bytes(b"VALUE = 2\r\n")
     (clone / "left.tmp").write_text("")
     monkeypatch.setenv("GIT_DIR", str(tmp_path))  # as in a hook
-    assert found()["dirty"] is False
+    assert version_of()["dirty"] is False
 
 
 def test_no_program_of_the_configuration_is_run(clone):
@@ -137,7 +137,7 @@ def test_no_program_of_the_configuration_is_run(clone):
     hook.write_text(f"#!/bin/sh\ntouch {clone.parent / 'executed'}\n")
     hook.chmod(0o755)
     git(clone, "config", "core.fsmonitor", str(hook))
-    assert found()["dirty"] is False
+    assert version_of()["dirty"] is False
     assert not (clone.parent / "executed").exists()
 
 
@@ -147,7 +147,7 @@ def test_a_git_that_does_not_answer_is_given_up(monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", wait)
     monkeypatch.setattr(code_version, "FILE", "none.json")
-    assert found() == UNKNOWN
+    assert version_of() == UNKNOWN
 
 
 def copy_of(clone, monkeypatch):
@@ -171,15 +171,15 @@ def test_a_copy_without_git_carries_its_commit(clone, monkeypatch):
     assert code_version.code_version() == known
     # A container may leave out .gitignore, and then nobody knows.
     (copy / code_version.FILE).write_text("{}")
-    assert found() == UNKNOWN
+    assert version_of() == UNKNOWN
 
 
 @pytest.mark.parametrize("act", [change, evil, redirect, retarget])
 def test_a_copy_that_was_changed_is_no_copy(clone, monkeypatch, act):
-    commit = found()["commit"]
+    commit = version_of()["commit"]
     copy = copy_of(clone, monkeypatch)
     act(copy)
-    assert found() == {"commit": commit, "dirty": True}
+    assert version_of() == {"commit": commit, "dirty": True}
 
 
 def test_the_file_is_written_in_a_clone_without_changes_only(clone, monkeypatch):

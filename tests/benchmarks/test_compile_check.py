@@ -217,8 +217,8 @@ def test_bytes_agree_with_xla_where_it_counts_everything():
     ]
     compiled = jax.jit(function).lower(*shapes).compile()
     expected = compiled.cost_analysis()["bytes accessed"]
-    found = hlo.cost(compiled.as_text()).memory_bytes
-    assert found == pytest.approx(expected, rel=0.05)
+    counted_bytes = hlo.cost(compiled.as_text()).memory_bytes
+    assert counted_bytes == pytest.approx(expected, rel=0.05)
 
 
 def tiny(settings):

@@ -157,8 +157,8 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         return {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
 
     def both_write():
-        found = lines()
-        return len(found) == 2 and all(found.values()) and found != kept
+        written = lines()
+        return len(written) == 2 and all(written.values()) and written != kept
 
     for sent, code in (
         (signal.SIGKILL, -signal.SIGKILL),
@@ -181,9 +181,9 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
             )
             assert processes_of(tmp_path) == []
             assert "interrupted" in statuses(tmp_path).values()
-        found = lines()
-        assert all(found[path].startswith(before) for path, before in kept.items())
-        kept = found
+        written = lines()
+        assert all(written[path].startswith(before) for path, before in kept.items())
+        kept = written
     assert statuses(tmp_path) == {"slow 0": "done", "slow 1": "done"}
 
 
@@ -337,9 +337,9 @@ def test_the_theory_holds_beside_an_accelerator_that_refuses_float64(tmp_path):
         f"--results_dir={tmp_path / 'local'}",
     )
     assert finished.returncode == 0, finished.stderr
-    found, problems = runs.read_collection(tmp_path / "local")
+    collected, problems = runs.read_collection(tmp_path / "local")
     assert problems == []
-    assert {run.variant: run.summary["verdict"] for run in found} == {
+    assert {run.variant: run.summary["verdict"] for run in collected} == {
         "critical_points": "holds",
         "hessian_at_origin": "holds",
         "negative_determinant": "holds",

@@ -9,7 +9,7 @@ from experiments import sampled_bound as experiment
 from identity_matters import random_matrices
 from identity_matters.linear import sampled, sampled_bound
 
-HOW = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 16, "updates": 100}
+DESCENT = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 16, "updates": 100}
 
 
 def near_identity(rng, d=3, start=0.01, noise_std=0.01, sigma=(0.8, 1.2)):
@@ -75,15 +75,21 @@ def test_the_linear_model_is_stationary_at_the_floor():
             (e @ sigma)[:, None] + nu**2
         )
         e = e - 4 * eta * speed * sigma * e + 4 * (eta * speed) ** 2 * squared
-    how = {"depth": depth, "learning_rate": eta, "batch_examples": B, "noise_std": nu}
-    floor = sampled_bound.noise_floor(r, sigma, **how)
+    descent = {
+        "depth": depth,
+        "learning_rate": eta,
+        "batch_examples": B,
+        "noise_std": nu,
+    }
+    floor = sampled_bound.noise_floor(r, sigma, **descent)
     assert floor == pytest.approx(np.sum(e @ sigma), rel=1e-12)
     # Small steps: eta l d nu^2 tr Sigma / B for R = I.
-    how |= {"learning_rate": 1e-6}
-    floor = sampled_bound.noise_floor(np.ones(3), sigma, **how)
+    descent |= {"learning_rate": 1e-6}
+    floor = sampled_bound.noise_floor(np.ones(3), sigma, **descent)
     assert floor == pytest.approx(1e-6 * depth * 3 * nu**2 * sigma.sum() / B, rel=1e-4)
     assert (
-        sampled_bound.noise_floor(r, sigma, **how | {"learning_rate": 1.0}) == math.inf
+        sampled_bound.noise_floor(r, sigma, **descent | {"learning_rate": 1.0})
+        == math.inf
     )
 
 
@@ -95,14 +101,14 @@ def test_many_runs_reach_the_floor():
     basis = random_matrices.rotation(rng, 3)
     R = (basis * r) @ basis.T
     Sigma = (basis * sigma) @ basis.T
-    how = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 8}
+    descent = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 8}
     problem = sampled.make_problem(R, Sigma, 0.1)
-    runs = sampled.descend(rng, problem, **how, updates=400, runs=200)
+    runs = sampled.descend(rng, problem, **descent, updates=400, runs=200)
     measured = runs.excess_risk[:, 250:].mean()
-    floor = sampled_bound.noise_floor(r, sigma, **how, noise_std=0.1)
+    floor = sampled_bound.noise_floor(r, sigma, **descent, noise_std=0.1)
     assert measured == pytest.approx(floor, rel=0.03)
     # Without the factors of the target it would be off by more.
-    plain = sampled_bound.noise_floor(np.ones(3), sigma, **how, noise_std=0.1)
+    plain = sampled_bound.noise_floor(np.ones(3), sigma, **descent, noise_std=0.1)
     assert abs(plain / measured - 1) > 0.05
 
 
@@ -161,8 +167,13 @@ def test_one_update_from_anywhere_in_the_ball():
     eta = 0.02
     for _ in range(5):
         problem = near_identity(rng, start=0.2, noise_std=0.1)
-        how = {"depth": depth, "learning_rate": eta, "batch_examples": B, "updates": 1}
-        found = sampled_bound.certify(problem, **how, radius=radius)
+        descent = {
+            "depth": depth,
+            "learning_rate": eta,
+            "batch_examples": B,
+            "updates": 1,
+        }
+        certificate = sampled_bound.certify(problem, **descent, radius=radius)
         A = in_ball(rng, depth, 3, radius)
         E = products(np.concatenate([A, A[:1]]))[-1][1] - problem.R
         x = rng.standard_normal((4000, B, 3)) @ problem.root
@@ -171,20 +182,23 @@ def test_one_update_from_anywhere_in_the_ball():
         moved = A - eta * gradients(A, batches)
         is_inside = np.linalg.norm(moved, axis=(2, 3)).max(axis=1) <= radius / depth
         reached = np.where(is_inside, risk(moved, problem), 0.0)
-        bound = found.decay * risk(A, problem) + (1 - found.decay) * found.floor
+        bound = (
+            certificate.decay * risk(A, problem)
+            + (1 - certificate.decay) * certificate.floor
+        )
         assert np.mean(reached) <= bound
 
 
 def test_risk_stays_below_its_bound():
     rng = np.random.default_rng(4)
     problem = near_identity(rng, noise_std=0.002, sigma=(0.9, 1.1))
-    found = sampled_bound.certify(problem, **HOW, radius=0.08)
-    assert found.failure_probability < 0.3
-    assert found.start == pytest.approx(1e-4)
-    runs = sampled.descend(rng, problem, **HOW, runs=300)
-    assert runs.norm.max() < found.norm
+    certificate = sampled_bound.certify(problem, **DESCENT, radius=0.08)
+    assert certificate.failure_probability < 0.3
+    assert certificate.start == pytest.approx(1e-4)
+    runs = sampled.descend(rng, problem, **DESCENT, runs=300)
+    assert runs.norm.max() < certificate.norm
     mean = runs.excess_risk.mean(axis=0)
-    bound = found.risk(np.arange(101))
+    bound = certificate.risk(np.arange(101))
     assert (mean <= bound * (1 + 1e-9)).all()
     assert bound[-1] < 4 * mean[-1] < mean[0] / 5
 
@@ -196,20 +210,39 @@ def test_the_bound_of_leaving_by_hand():
     """One dimension, one layer, Sigma = 1, R = 1, from the formulas of S4 and S6."""
     problem = sampled.make_problem([[1.0]], [[1.0]], 0.1)
     eta = 0.1
-    B = 10
-    T = 2
+    batch = 10
+    updates = 2
     b = 0.5
-    e = math.exp(b)
-    beta = 2 * e * (2 * e - 1)
-    rho = 1 - 4 * eta / e**2 * (1 - eta * beta / 2) + 2 * eta**2 * beta * e**2 / B * 2
-    c = 2 * eta**2 * beta * e**2 / B * 0.01
-    risks = [0.0, c]
-    X = 2 * eta * e * sum(map(math.sqrt, risks))
-    Y = 4 * eta * e * (1 + 2 * b) * math.sqrt((2 * sum(risks) + T * 0.01) / B)
-    how = {"depth": 1, "learning_rate": eta, "batch_examples": B, "updates": T}
-    found = sampled_bound.certify(problem, **how, radius=b)
-    assert found.failure_probability == pytest.approx(((X + Y) / b) ** 2)
-    assert (found.decay, found.floor) == pytest.approx((rho, c / (1 - rho)))
+    stretch = math.exp(b)
+    beta = 2 * stretch * (2 * stretch - 1)
+    rho = (
+        1
+        - 4 * eta / stretch**2 * (1 - eta * beta / 2)
+        + 2 * eta**2 * beta * stretch**2 / batch * 2
+    )
+    added_risk = 2 * eta**2 * beta * stretch**2 / batch * 0.01
+    risks = [0.0, added_risk]
+    drift_part = 2 * eta * stretch * sum(map(math.sqrt, risks))
+    noise_part = (
+        4
+        * eta
+        * stretch
+        * (1 + 2 * b)
+        * math.sqrt((2 * sum(risks) + updates * 0.01) / batch)
+    )
+    descent = {
+        "depth": 1,
+        "learning_rate": eta,
+        "batch_examples": batch,
+        "updates": updates,
+    }
+    certificate = sampled_bound.certify(problem, **descent, radius=b)
+    assert certificate.failure_probability == pytest.approx(
+        ((drift_part + noise_part) / b) ** 2
+    )
+    assert (certificate.decay, certificate.floor) == pytest.approx(
+        (rho, added_risk / (1 - rho))
+    )
 
 
 def test_neighbouring_layers_have_nearly_the_same_noise():
@@ -230,10 +263,10 @@ def test_neighbouring_layers_have_nearly_the_same_noise():
 
 def test_the_least_batch():
     problem = near_identity(np.random.default_rng(6), start=0.005, noise_std=0.01)
-    how = {"depth": 4, "learning_rate": 0.02 / 4, "updates": 100, "radius": 0.1}
-    batch = sampled_bound.least_batch(problem, **how, failure_probability=0.1)
+    descent = {"depth": 4, "learning_rate": 0.02 / 4, "updates": 100, "radius": 0.1}
+    batch = sampled_bound.least_batch(problem, **descent, failure_probability=0.1)
     enough, fewer = (
-        sampled_bound.certify(problem, **how, batch_examples=n)
+        sampled_bound.certify(problem, **descent, batch_examples=n)
         for n in (batch, batch - 1)
     )
     assert enough.failure_probability <= 0.1 < fewer.failure_probability
@@ -243,10 +276,12 @@ def test_the_least_batch():
     far = np.linalg.norm(np.eye(3) - problem.R, 2)
     gain = 1 - 0.02 / 4 * 2 * 4 * largest * stretch * (2 * stretch - 1 + far) / 2
     limit = (stretch**3 * math.sqrt(largest) * 0.005 / (0.1 * sigma * gain)) ** 2
-    found = sampled_bound.certify(problem, **how, batch_examples=2**40)
-    assert found.failure_probability <= limit
+    certificate = sampled_bound.certify(problem, **descent, batch_examples=2**40)
+    assert certificate.failure_probability <= limit
     far_away = near_identity(np.random.default_rng(6), start=0.05)
-    assert sampled_bound.least_batch(far_away, **how, failure_probability=0.1) is None
+    assert (
+        sampled_bound.least_batch(far_away, **descent, failure_probability=0.1) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,15 +295,15 @@ def test_the_least_batch():
 def test_what_cannot_be_certified(changed, message):
     problem = near_identity(np.random.default_rng(7))
     with pytest.raises(ValueError, match=message):
-        sampled_bound.certify(problem, **{**HOW, "radius": 0.1, **changed})
+        sampled_bound.certify(problem, **{**DESCENT, "radius": 0.1, **changed})
 
 
 def test_nothing_is_certified_for_singular_data_or_large_steps():
     singular = sampled.make_problem(np.eye(2), np.diag([1.0, 0.0]), 0.1)
-    assert sampled_bound.certify(singular, **HOW, radius=0.1) is None
+    assert sampled_bound.certify(singular, **DESCENT, radius=0.1) is None
     problem = near_identity(np.random.default_rng(8))
     assert (
-        sampled_bound.certify(problem, **HOW | {"learning_rate": 1.0}, radius=0.1)
+        sampled_bound.certify(problem, **DESCENT | {"learning_rate": 1.0}, radius=0.1)
         is None
     )
 
