@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# As in pylearn2's make_cifar10_gcn_whitened.py: the norm of every image after contrast
-# normalisation, the divisor below which it is not rescaled, and what ZCA adds to the
-# variances.
-GCN_NORM = 55.0
-GCN_LEAST_NORM = 1e-8
-ZCA_BIAS = 0.1
+# These three are as in pylearn2's make_cifar10_gcn_whitened.py.
+GCN_NORM = 55.0  # of every image after contrast normalisation
+GCN_LEAST_NORM = 1e-8  # an image is not rescaled if the divisor is below this
+ZCA_BIAS = 0.1  # what is added to the variances
 LARGEST_PIXEL = 255  # of uint8
 _CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
 

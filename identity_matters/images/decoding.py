@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-# Resizing is bilinear below this factor. From it on, which is rare, it is by area, to
-# avoid aliasing.
+# Resizing is bilinear below this factor.
+# From it on, which is rare, it is by area, to avoid aliasing.
 _AREA_FROM_FACTOR = 2.0
 _JPEG_START = b"\xff\xd8\xff"
 # A marker of a JPEG. In the data of a scan ff 00 stands for the byte ff, and ff d0 to

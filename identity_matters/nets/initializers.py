@@ -96,9 +96,8 @@ def standard(scale: float = 1.0) -> Callable:
 
 # N(0, 2 / (k^2 c)): ResNet and DenseNet in their authors' or Facebook's Torch code.
 HE_FAN_OUT = standard(math.sqrt(2))
-# U(-sqrt(3 / m), sqrt(3 / m)), m inputs to each output: Caffe's "xavier", and
-# TensorFlow's `uniform_unit_scaling`, which the paper's base code uses for its last
-# matrix.
+# U(-sqrt(3 / m), sqrt(3 / m)), m inputs to each output: Caffe's "xavier". It is
+# TensorFlow's `uniform_unit_scaling`, the last matrix's in the paper's base code.
 UNIFORM_UNIT = uniform(lambda shape: math.sqrt(3 / _fan_in(shape)))
 # U(-1 / sqrt(m), 1 / sqrt(m)): Torch's default for linear layers.
 TORCH_LINEAR = uniform(lambda shape: 1 / math.sqrt(_fan_in(shape)))
