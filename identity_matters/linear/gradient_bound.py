@@ -140,7 +140,7 @@ def right_over_left(
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         real_array(name, array)
     pending = _evaluate(A, R, Sigma, depth)
-    # NumPy computes eigenvalues while XLA evaluates gradients. On a CPU with two threads
+    # NumPy computes eigenvalues while XLA evaluates gradients: with two CPU threads
     # and jaxlib 0.10.2, two independent batched LAPACK calls in one program deadlock.
     tau = matrices.spectral_norms(np.asarray(A)).max(axis=1)
     depth = np.asarray(depth)
