@@ -3,7 +3,8 @@
 Most reproduce a claim, figure or table.
 
 A file, here or in images/, is an experiment if it defines EXPERIMENT. The other entry
-points are the commands compare, promote, report and reproduce, and images.prepare_data.
+points are the commands compare, judge, promote, report and reproduce, and
+images.prepare_data.
 """
 
 import importlib

@@ -100,7 +100,7 @@ def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
 def versions(yours: Collection, reference: Collection) -> list[str]:
     """One line for each jax version of yours that no reference run used.
 
-    None if no version of the reference is known.
+    There is none if no version of the reference is known.
     """
     known = _jax_versions(reference)
     if not known:

@@ -29,7 +29,7 @@ from experiments.run.verdicts import joined, largest, least, total, under_attack
 
 _SETTINGS = {
     "every_depth": {
-        "families": ("plane", "symmetric"),  # of the targets; see `draw_target`
+        "families": ("plane", "symmetric"),  # of the targets
         "targets": 1000,  # of each family
         "dimensions": (3, 4, 5, 6),  # d of symmetric targets, one after another
         # standard deviation of the logarithms of symmetric targets' eigenvalues

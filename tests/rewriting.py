@@ -2,8 +2,6 @@
 
 They are as a run with these values would have written them. This is also what somebody
 can do who forges a run on purpose.
-
-This is also what somebody can do who forges a run on purpose.
 """
 
 from identity_matters import runs

@@ -18,7 +18,7 @@ _HELP_FLAGS = {"--help", "-h", "--helpshort", "--helpfull"}
 
 
 def _define_flags() -> list[flags.FlagHolder]:
-    """Defines the flags of every experiment; returns those that `run.execute` takes."""
+    """Defines the flags of every experiment; returns those that `execute` takes."""
     return [
         flags.DEFINE_integer("seed", 0, "Root of all randomness, from 0 to 2^32 - 1."),
         flags.DEFINE_string(
@@ -29,7 +29,7 @@ def _define_flags() -> list[flags.FlagHolder]:
 
 
 def _define_training_flags() -> list[flags.FlagHolder]:
-    """Defines the flags of trainings; returns those that `run.execute` takes."""
+    """Defines the flags of trainings; returns those that `execute` takes."""
     flags.DEFINE_boolean(
         "distributed",
         False,
@@ -57,7 +57,7 @@ def _define_training_flags() -> list[flags.FlagHolder]:
 def parse(
     experiment: Experiment, argv: list[str]
 ) -> tuple[ml_collections.ConfigDict, dict]:
-    """The settings chosen on the command line, and the options of `run.execute`.
+    """The settings chosen on the command line, and the options of `execution.execute`.
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a
     setting. A file's get_config gives changed settings of one of our variants, whose

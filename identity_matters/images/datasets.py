@@ -8,7 +8,6 @@ size and sha256 of both. `preparation` writes them; reading needs no other libra
 import dataclasses
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import pathlib
 

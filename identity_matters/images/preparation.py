@@ -3,7 +3,6 @@
 Only this needs tensorflow_datasets, TensorFlow or the network.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 import pathlib

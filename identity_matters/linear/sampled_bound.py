@@ -34,6 +34,10 @@ def noise_floor(
       target_eigenvalues: r, f64[d], positive; R is symmetric.
       sigma_eigenvalues: lambda, f64[d], of Sigma, which has the eigenvectors of R; same
         order.
+      depth: l.
+      learning_rate: eta.
+      batch_examples: B.
+      noise_std: of the labels.
     Returns:
       The risk, or math.inf where the step is too large for the linear model to have a
       stationary second moment.

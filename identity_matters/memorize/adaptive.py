@@ -205,7 +205,7 @@ def place_units(
       h: f64[n, k], in the order in which they are moved.
       viewpoint: f64[k], c.
       surrogates: f64[r, k], which the units leave alone.
-      width: of a block, as `order` fills it.
+      width: of a block.
       tile_points: memory of the search is O(tile_points^2).
       tolerance: a unit that comes within this share of firing on an earlier point of
         its block may fire there: see `fill_blocks`.

@@ -39,6 +39,7 @@ class Certificate(NamedTuple):
     docs/theory/memorize.md.
 
     Attributes:
+      precision: "float32" or "float64".
       smallest_margin: the least distance of a pre-activation from zero: above it on the
         unit's own point, below it on points that the unit must leave alone.
       margin_over_rounding: the smallest ratio of a margin to its rounding error.

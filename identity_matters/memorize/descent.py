@@ -88,7 +88,7 @@ def train(
       learning_rate, momentum: of optax.sgd.
       batch_examples: of a step.
       steps: of the training.
-      steps_per_evaluation: a step after each multiple of it is evaluated.
+      steps_per_evaluation: steps from one evaluation to the next.
     Returns:
       The curve, an entry for each evaluation.
     """

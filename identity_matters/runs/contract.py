@@ -118,7 +118,6 @@ _RESULT = Kind(
     lambda value: value is None or isinstance(value, bool) or _is_finite(value),
 )
 _DURATION = Kind("a number of seconds", lambda value: _is_finite(value) and value >= 0)
-_COUNT = Kind("a whole number", _is_whole)
 
 _ALWAYS = {
     "schema": _one_of((SCHEMA,)),

@@ -342,8 +342,9 @@ def test_descent_takes_as_long_as_predicted(depth, r, sigma):
 
 
 def test_two_layers_by_hand():
-    """c = 3, sigma = 1: integrate dw / (2 (p - r) q). As r -> -infinity only q matters:
-    arsinh.
+    """With c = 3 and sigma = 1, the integral of dw / (2 (p - r) q) is an arsinh.
+
+    As r -> -infinity only q matters.
     """
     w = np.array([1.0, 2.0])
     r = -1e9

@@ -24,9 +24,6 @@ def two_live_blocks(v=(0.8, 0.5)):
 
     x = -1, 1/2, 1, 2, 3 with error 1/4 at -1. The kinks are at 1/4 and, in block 2, at
     x = 17/10. The second unit of each block is dead.
-
-    Its kinks are at 1/4 and, in block 2, at x = 17/10; the second unit of each block is
-    dead.
     """
     problem = problems.plain_problem(
         [[-1.0], [0.5], [1.0], [2.0], [3.0]], np.zeros((5, 1))

@@ -65,8 +65,6 @@ def test_a_teacher_that_does_not_fit_into_the_net_is_refused():
 
     For y = 1.2, -0.5 the least risk of one unit without bias is 0.2^2 / 2, at u v =
     -0.5 (N9).
-
-    A teacher of two units has risk 0, which says nothing about nets of one.
     """
     problem = two_points(0.2, 0.5)
     sizes = np.sqrt([0.2, 0.5])

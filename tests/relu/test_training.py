@@ -43,8 +43,6 @@ def check_by_hand(promise, *, sigma, nu, error, v, examples):
     """The least a = 0.005, 0.01, ... at which omega < a sigma.
 
     S is integrated numerically. zeta, b and beta are 1, and ||U|| is 1/2.
-
-    zeta, b and beta are 1, and ||U|| is 1/2.
     """
 
     def travel(a):

@@ -68,9 +68,6 @@ def longest_way(r, from_lower, squared):
     rho^2 is `squared`, an interval. The pairs (|R x|^2, <x, R x>) fill the triangle of
     (B^2, -B), (r^2, r COSINE) and (A^2, -A), so rho cos alpha_rho lies on the edge over
     rho^2.
-
-    The pairs (|R x|^2, <x, R x>) fill the triangle of (B^2, -B), (r^2, r COSINE) and
-    (A^2, -A), so rho cos alpha_rho lies on the edge over rho^2.
     """
     corner = (B * B, -B) if from_lower else (A * A, -A)
     slope = (r * COSINE - corner[1]) / (r * r - corner[0])

@@ -1,7 +1,6 @@
 """A toy experiment, for the tests of `run`: it sums its trials.
 
-It names Theorem 2.1, as every experiment has a claim. Command: python -m
-tests.toy.experiment
+It names Theorem 2.1, as every experiment has a claim.
 
 Command: python -m tests.toy.experiment
 """

@@ -117,7 +117,6 @@ class Run:
 
         It comes a little after the run has written a line.
         """
-        lines = self.directory / "metrics.jsonl"
         size = 0
         deadline = time.monotonic() + LONGEST_WAIT_SECONDS
         while True:
