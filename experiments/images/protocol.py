@@ -6,11 +6,9 @@ final training with the best rate, scored on the test set.
 """
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from experiments.images import verdicts
 from experiments.run import RESULT
 from experiments.run.verdicts import where
 
@@ -25,9 +23,6 @@ LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # The last training images; TFDS's order of CIFAR and our split of digits are random.
 HELD_OUT_EXAMPLES = {"digits": 269, "cifar10": 5000, "cifar100": 5000}
 WARMUP_SHARE = 20  # a twentieth of the steps
-# Two test errors differ if they do by more than
-# this many standard errors of the difference.
-STANDARD_ERRORS = 2.0
 # A final training has failed if its training error
 # is within this of chance, in percentage points.
 CHANCE_MARGIN_PERCENT = 10.0
@@ -251,15 +246,10 @@ def failed(result: dict) -> bool:
 
 def is_better(result: dict, other: dict) -> bool:
     """Whether the test error of `result` is lower by more than the sampling error."""
-    error_percent = _error(result, "test_error_percent")
-    other_percent = _error(other, "test_error_percent")
-    examples = max(result.get("test_examples", 0), other.get("test_examples", 0))
-    if not examples:  # both diverged
-        return False
-    shares = np.array([error_percent, other_percent]) / 100
-    variance = float(np.sum(shares * (1 - shares))) / examples
-    margin = STANDARD_ERRORS * math.sqrt(variance)
-    return other_percent - error_percent > 100 * margin
+    difference_percent, margin_percent = verdicts.error_difference_percent(
+        result, other
+    )
+    return difference_percent > margin_percent
 
 
 def _error(result: dict, name: str) -> float:

@@ -29,7 +29,10 @@ from identity_matters.memorize import (
 )
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.exact_arithmetic import EXACT_BITS
-from identity_matters.memorize.examples import ConflictingLabelsError
+from identity_matters.memorize.examples import (
+    ConflictingLabelsError,
+    random_generator,
+)
 from identity_matters.memorize.paper_method import (
     AssumptionError,
     separation,
@@ -96,11 +99,6 @@ def _check_data(trial: dict) -> None:
         )
 
 
-def _generator(key: jax.Array) -> np.random.Generator:
-    """A NumPy generator seeded by 128 random bits of the key."""
-    return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), np.uint32)))
-
-
 def _unit_rows(x: np.ndarray) -> np.ndarray:
     # In place: the training images of CIFAR-10 are 600 MB in float32.
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -122,7 +120,7 @@ def _draw_points(
     """Unit vectors, f32[n, d], as Assumption 3.1 requires, and their labels, int[n]."""
     if trial.dataset == "synthetic":
         shape = (trial.examples, trial.features)
-        x = _unit_rows(_generator(data_key).standard_normal(shape, np.float32))
+        x = _unit_rows(random_generator(data_key).standard_normal(shape, np.float32))
     else:
         images, true_labels = load_images(trial.dataset, trial.data_dir)
         x = images[: trial.examples]
@@ -132,7 +130,7 @@ def _draw_points(
 
 
 def _draw_labels(key: jax.Array, num_classes: int, count: int) -> np.ndarray:
-    return _generator(key).integers(0, num_classes, count)
+    return random_generator(key).integers(0, num_classes, count)
 
 
 def _build_and_verify(
@@ -246,7 +244,7 @@ def _draw_whole_points(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points of whole numbers, [n, d], pixels or random; and random labels, int[n]."""
     if trial.dataset == "synthetic":
-        rng = _generator(jax.random.fold_in(key, 2))
+        rng = random_generator(jax.random.fold_in(key, 2))
         x = distinct_whole_points(rng, (trial.examples, trial.features))
     else:
         images, _ = datasets.load(
@@ -343,7 +341,7 @@ def measure_printed_width(trial: SimpleNamespace, key: jax.Array) -> dict:
     n, features = x.shape
     rho = separation(x).rho
     width = paper.theorem_3_2_width(n, rho)
-    rng = _generator(map_key)
+    rng = random_generator(map_key)
     norms_outside = []
     for _ in range(trial.draws):
         h = x @ (rng.standard_normal((features, width)) / np.sqrt(width))
@@ -407,7 +405,7 @@ def measure_precision(trial: SimpleNamespace, key: jax.Array) -> dict:
 
 def _draw_pairs(trial: SimpleNamespace, key: jax.Array) -> np.ndarray:
     """Pairs (i, pairs + i) of unit vectors, f64[2 pairs, features]."""
-    rng = _generator(key)
+    rng = random_generator(key)
     shape = (trial.pairs, trial.features)
     first = _unit_rows(rng.standard_normal(shape))
     tangent = rng.standard_normal(shape)

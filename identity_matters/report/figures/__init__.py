@@ -198,18 +198,24 @@ def panels(
     grid = canvas.subplots(height, columns, squeeze=False, sharey=sharey).flatten()
     for unused in grid[len(parts) :]:
         unused.remove()
-    entries: dict[str, Any] = {}
     for place, (axes, (looks, own)) in enumerate(zip(grid, parts, strict=False)):
         axes.set_title(looks["label"], fontsize=9)
         yield axes, own
         if place % columns:
             axes.set_ylabel("")
+    if legend:
+        legend_below(canvas, canvas.axes, legend)
+
+
+def legend_below(canvas: Canvas, panels_with_labels: Iterable, columns: int) -> None:
+    """One legend of these axes, below the figure, without repeated labels."""
+    entries: dict[str, Any] = {}
+    for axes in panels_with_labels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if legend:
-        canvas.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=legend
-        )
+    canvas.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns
+    )
 
 
 def curve(

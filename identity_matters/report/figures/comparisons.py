@@ -5,7 +5,6 @@ rules.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from identity_matters.report import figures as fig
 from identity_matters.report.figures import curves, panels, scatter, series, split
@@ -67,7 +66,7 @@ def draw_identity(points: fig.Points, canvas: fig.Canvas) -> None:
             axes.set(xlabel="convolutions")
             axes.set_xticks(depths, [str(depth) for depth in depths])
             axes.set_xticks([], minor=True)
-    _legend_below(canvas, columns=3)
+    fig.legend_below(canvas, canvas.axes, columns=3)
 
 
 def start_points(run: Run) -> Iterator[dict]:
@@ -134,14 +133,3 @@ def draw_table_2(points: fig.Points, canvas: fig.Canvas) -> None:
             scatter(axes, rows, *columns, **looks | {"marker": marker, "markersize": 7})
         failed = [point for point in of_variant if point["failed"]]
         scatter(axes, failed, *columns, "x", **_FAILED)
-
-
-def _legend_below(canvas: fig.Canvas, columns: int) -> None:
-    """One legend of all panels, without repeated labels."""
-    entries: dict[str, Any] = {}
-    for axes in canvas.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    canvas.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=columns
-    )

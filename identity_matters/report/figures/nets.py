@@ -65,13 +65,7 @@ def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
         below.set(xlabel="steps", ylim=(0, 100))
     grid[0, 0].set_ylabel("training loss")
     grid[1, 0].set_ylabel("test error (percent)")
-    entries: dict[str, Any] = {}
-    for axes in grid[1]:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    canvas.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=len(nets)
-    )
+    fig.legend_below(canvas, grid[1], columns=len(nets))
 
 
 def _mark_divergence(axes: Any, losses: fig.Points) -> None:
