@@ -250,16 +250,18 @@ def _complete(trial: dict) -> dict:
 
 def _judge_fits(settings: dict, records: list[dict]) -> run.Verdict:
     """Theorem 3.2: every labelling has a certified network, none of which errs."""
-    metrics = _metrics(records)
-    verdict = under_attack(_is_refuted(metrics), _all_are_fitted(metrics, records))
-    return run.Verdict("theorem-3-2", metrics, verdict)
+    return _all_fitted_without_errors("theorem-3-2", records)
 
 
 def _judge_few_numbers(settings: dict, records: list[dict]) -> run.Verdict:
     """The same for networks whose numbers hold several labels each."""
+    return _all_fitted_without_errors("few-numbers", records)
+
+
+def _all_fitted_without_errors(claim: str, records: list[dict]) -> run.Verdict:
     metrics = _metrics(records)
     verdict = under_attack(_is_refuted(metrics), _all_are_fitted(metrics, records))
-    return run.Verdict("few-numbers", metrics, verdict)
+    return run.Verdict(claim, metrics, verdict)
 
 
 def _judge_retrieval(settings: dict, records: list[dict]) -> run.Verdict:

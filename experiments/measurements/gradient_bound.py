@@ -11,7 +11,7 @@ from experiments.run.measuring import generator
 from experiments.run.settings import require_between
 from experiments.run.trials import grid
 from identity_matters import random_matrices
-from identity_matters.linear import gradient_bound, model, random_ball
+from identity_matters.linear import gradient_attacks, gradient_bound, model, random_ball
 
 # Where searches start: 0.1 <= ||Sigma|| <= 1,
 # condition numbers up to 100. Any start will do.
@@ -58,7 +58,7 @@ def exact_counterexamples(trial, _key) -> dict:
 
 
 def _smallest_counterexample(trial, max_sigma: int) -> dict | None:
-    point = gradient_bound.smallest_scalar_counterexample(
+    point = gradient_attacks.smallest_scalar_counterexample(
         trial.form,
         max_depth=trial.max_depth,
         max_integer=trial.max_integer,
@@ -120,7 +120,7 @@ def search(trial, key) -> dict:
     @jax.jit
     @jax.vmap
     def attack(A, E, Sigma, radius):
-        return gradient_bound.worst_case(
+        return gradient_attacks.worst_case(
             A,
             E,
             Sigma,

@@ -5,7 +5,7 @@ import numpy as np
 
 from experiments.run.measuring import generator
 from identity_matters import random_matrices
-from identity_matters.relu import model, training
+from identity_matters.relu import flow, model, training
 from identity_matters.relu.model import Blocks, Problem
 
 ERRORS = ("gaussian", "teacher", "one-sided")
@@ -30,7 +30,7 @@ def train(trial, key) -> dict:
     promised = _stacked_promises(pairs)
     time = np.log(1 / trial.final_share) / promised["rate"]
     _require_small_steps(trial, pairs, time / trial.steps)
-    end, curves = training.flow(blocks, sample, time, steps=trial.steps)
+    end, curves = flow.flow(blocks, sample, time, steps=trial.steps)
     curves = {name: np.asarray(curve) for name, curve in curves.items()}
     share = curves["risk"] / curves["risk"][:, :1]
     promised_share = trial.final_share ** np.linspace(0, 1, trial.steps + 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from identity_matters import random_matrices
-from identity_matters.linear import gradient_bound, model, random_ball
+from identity_matters.linear import gradient_attacks, gradient_bound, model, random_ball
 
 
 def squared_gradient(A, R, Sigma):
@@ -205,7 +205,7 @@ def test_adversary_reaches_the_supremum_and_not_more(form, supremum):
     Sigma = rng.uniform(0.1, 1, (starts, 1, 1))
 
     how = {"tau": 0.5, "form": form, "steps": 300, "learning_rate": 0.1}
-    attack = functools.partial(gradient_bound.worst_case, **how)
+    attack = functools.partial(gradient_attacks.worst_case, **how)
     A, R, Sigma = jax.jit(jax.vmap(attack))(A, E, Sigma)
     assert jnp.abs(A).max() <= 0.5 * (1 + 1e-14)
     assert Sigma.max() <= 1 + 1e-14

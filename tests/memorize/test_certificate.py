@@ -302,9 +302,7 @@ def test_a_changed_weight_breaks_the_bound(dtype):
     """The attack sees a network that is off by a little more than is certified."""
     shape = hostile_networks.Shape(20, 6, 4, 3, dtype)
     rng = np.random.default_rng(1)
-    ((_, memorized, x, y),) = hostile_networks.certified_networks(
-        shape, rng, tries=1
-    ) or [None]
+    ((_, memorized, x, y),) = hostile_networks.certified_networks(shape, rng, tries=1)
     wrong = memorized.network._replace(V=memorized.network.V * (1 + 1e-3))
     broken = construct.Memorized(
         jax.tree.map(jnp.asarray, wrong), memorized.certificate

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 
-from identity_matters.relu import feature_bound, model, origin, problems, training
+from identity_matters.relu import feature_bound, flow, model, origin, problems, training
 from identity_matters.relu.model import Blocks, Problem
 
 
@@ -124,7 +124,7 @@ def test_what_is_certified_trains(bias, outputs):
     blocks, sample = jax.tree.map(lambda *parts: np.stack(parts), *starts)
     rate = np.array([promise.rate for promise in promises])
     time = np.log(1e4) / rate
-    end, curves = training.flow(blocks, sample, time, steps=1500)
+    end, curves = flow.flow(blocks, sample, time, steps=1500)
     share = np.asarray(curves["risk"] / curves["risk"][:, :1])
     assert (
         share <= np.exp(-np.outer(rate, np.linspace(0, 1, 1501)) * time[:, None])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from identity_matters import paper
-from identity_matters.linear import gradient_bound, model
+from identity_matters.linear import gradient_attacks, model
 from identity_matters.linear.factorization import factorize
 from identity_matters.memorize import memorize
 from tests.measured import reference
@@ -113,7 +113,7 @@ def test_the_printed_gradient_bounds_fail(
     assert 4 * depth * (1 - tau) ** exponent * Sigma**2 * excess == right > left
     assert 4 * depth * (1 - tau) ** (2 * depth - 2) * Sigma * excess == left
     lattice = {"max_depth": 3, "max_integer": 4, "max_sigma": max_sigma}
-    point = gradient_bound.smallest_scalar_counterexample(form, **lattice)
+    point = gradient_attacks.smallest_scalar_counterexample(form, **lattice)
     assert (tuple(point.a), point.R, point.Sigma) == (layers, R, Sigma)
     A = jnp.array([[[float(a)]] for a in layers])
     value, gradient = jax.value_and_grad(model.excess_risk)(

@@ -1,0 +1,85 @@
+"""Figures of experiments/images/ablations.py: nets that differ in one choice."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import (
+    curves,
+    of_kind,
+    series,
+    split,
+)
+from identity_matters.runs import Run
+
+_LARGEST_LOSS = 10.0  # of a net that diverges; ten classes at random have 2.3
+
+
+def ablation_points(question: str, run: Run) -> Iterator[dict]:
+    """One row for each logged step and each evaluation of the nets of the question."""
+    asked = run.variant.endswith(f"/{question}")
+    results = {result["cell"]: result for result in of_kind(run, "result")}
+    for record in run.records if asked else ():
+        if record["kind"] not in ("train", "evaluation"):
+            continue
+        result = results[record["cell"]]
+        net = {
+            # Leave out the depth: each depth has a panel of its own.
+            "net": result["net"].split("/")[0].replace("_", " "),
+            "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
+            "step": record["step"],
+        }
+        if record["kind"] == "evaluation":
+            yield {**net, "test_error_percent": record["test_error_percent"]}
+        # The last point may average a few batches only.
+        elif record["step"] % result["train"]["steps_per_log"] == 0:
+            yield {**net, **fig.pick(record, "loss error_percent")}
+
+
+def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
+    """A column for each data set and depth: training loss above, test error below."""
+    nets = {net: net for net in split(points, "net")}
+    columns = split(points, "variant convolutions")
+    canvas.set_size_inches(7.0, 5.6)
+    grid = canvas.subplots(2, len(columns), squeeze=False, sharex="col")
+    for (above, below), ((variant, convolutions), shown) in zip(
+        grid.T, columns.items(), strict=True
+    ):
+        above.set_title(
+            f"{variant.split('/')[0]}, {convolutions} convolutions", fontsize=9
+        )
+        above.set(yscale="log")
+        losses = [point for point in shown if "loss" in point]
+        evaluated = [point for point in shown if "test_error_percent" in point]
+        # Both panels have the marks that the legend shows.
+        curves(above, series(losses, "net", nets), "step", "loss", markevery=0.15)
+        curves(below, series(evaluated, "net", nets), "step", "test_error_percent")
+        _mark_divergence(above, losses)
+        below.set(xlabel="steps", ylim=(0, 100))
+    grid[0, 0].set_ylabel("training loss")
+    grid[1, 0].set_ylabel("test error (percent)")
+    fig.legend_below(canvas, grid[1], columns=len(nets))
+
+
+def _mark_divergence(axes: Any, losses: fig.Points) -> None:
+    """Writes "diverges" where a curve ends early, and cuts the axis there."""
+    last_step = max(point["step"] for point in losses)
+    for rows in split(losses, "net").values():
+        end = max(rows, key=lambda row: row["step"])
+        if end["step"] < last_step:
+            axes.set_ylim(top=min(end["loss"], _LARGEST_LOSS))
+            axes.annotate(
+                " diverges", (end["step"], min(end["loss"], _LARGEST_LOSS)), va="top"
+            )
+
+
+for _question in (
+    "identity",
+    "initialisation",
+    "projection",
+    "batch_norm",
+    "activation",
+):
+    _points = functools.partial(ablation_points, _question)
+    fig.figure("ablations", _question, _points)(draw_ablation)

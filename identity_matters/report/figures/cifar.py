@@ -1,0 +1,69 @@
+"""Figures of experiments/images/cifar.py: convergence, and what the blocks do."""
+
+from collections.abc import Iterator
+
+from identity_matters import paper
+from identity_matters.report import figures as fig
+from identity_matters.report.figures import curves, of_kind, panels, series
+from identity_matters.runs import Run
+
+_PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
+_ERRORS = {"train": "error_percent", "evaluation": "test_error_percent"}
+_LABELS = {"train": "training batches", "evaluation": "test"}
+
+
+def convergence_points(run: Run) -> Iterator[dict]:
+    """One row for each logged step of training, and one for each evaluation."""
+    for kind, error in _ERRORS.items():
+        yield from fig.rows(of_kind(run, kind), f"kind step error_percent={error}")
+
+
+@fig.figure("cifar", "convergence", convergence_points)
+def draw_convergence(points: fig.Points, canvas: fig.Canvas) -> None:
+    for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
+        axes.set(xlabel="steps", ylabel="error (percent)")
+        curves(
+            axes,
+            series(own, "kind", _LABELS),
+            "step",
+            "error_percent",
+            "-",
+            linewidth=1,
+        )
+        if max(row["step"] for row in own) >= _PLATEAU_STEP:
+            label = "the paper's best: about 50,000 steps"
+            axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
+        if published := paper.TABLE_2["this paper"].get(
+            own[0]["variant"].split("/")[0]
+        ):
+            label = "the paper's test error, 13.5M parameters"
+            axes.axhline(published.value, color="grey", linewidth=0.8, label=label)
+            # Beside the left end of the line, where every curve is far above it.
+            where = {
+                "transform": axes.get_yaxis_transform(),
+                "va": "bottom",
+                "fontsize": 8,
+            }
+            axes.text(0.01, published.value, f"{published.value:g} %", **where)
+        axes.set_ylim(0, 100)
+
+
+def ratio_points(run: Run) -> Iterator[dict]:
+    """||h(x)|| / ||x|| of every block before training and at the end."""
+    evaluations = of_kind(run, "evaluation")
+    for record in evaluations[:1] + evaluations[1:][-1:]:
+        for block, ratio in enumerate(record["residual_ratio"], start=1):
+            yield {"step": record["step"], "block": block, "residual_ratio": ratio}
+
+
+@fig.figure("cifar", "residual_ratio", ratio_points)
+def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
+    # Variants train for different numbers of steps.
+    timed = [
+        {**point, "when": "after training" if point["step"] else "before training"}
+        for point in points
+    ]
+    times = {when: when for when in ("before training", "after training")}
+    for axes, in_panel in panels(canvas, timed, "variant", columns=2, legend=2):
+        axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
+        curves(axes, series(in_panel, "when", times), "block", "residual_ratio")
