@@ -13,6 +13,7 @@ n.
 import functools
 import time
 import types
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -57,7 +58,7 @@ def trials(*, variant: str, examples, slice_examples: int, **settings) -> list[d
     ]
 
 
-class _Built(types.SimpleNamespace):
+class _Built(NamedTuple):
     """A network in float32, its points, and what building it took.
 
     Attributes:
@@ -67,6 +68,12 @@ class _Built(types.SimpleNamespace):
       seconds: of the build.
       peak_memory_gigabytes: of this process, after the build.
     """
+
+    x: np.ndarray
+    y: np.ndarray
+    memorized: construct.Memorized
+    seconds: float
+    peak_memory_gigabytes: float
 
 
 @functools.lru_cache(maxsize=1)
@@ -147,6 +154,7 @@ def totals(records: list[dict]) -> list[dict]:
 
 
 def _total(n: int, slices: list[dict]) -> dict:
+    """Errors, seconds and peak memory of one n, over all of its slices."""
     return {
         "examples": n,
         "errors": total(slices, "errors"),

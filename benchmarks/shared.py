@@ -86,12 +86,12 @@ def _answer(
 def _how_it_ended(exit_code: int | None, printed: str) -> str:
     """The signal or the exit code of a process, and the last lines that it printed."""
     if exit_code is not None and exit_code < 0:
-        how = signal.Signals(-exit_code).name
+        ending = signal.Signals(-exit_code).name
     else:
-        how = f"exit code {exit_code}"
+        ending = f"exit code {exit_code}"
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     last = [line[:_LONGEST_LINE] for line in lines[-_LAST_LINES:]]
-    return f"{how}: {' | '.join(last)}" if last else how
+    return f"{ending}: {' | '.join(last)}" if last else ending
 
 
 def seconds_in_turns(

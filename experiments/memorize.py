@@ -259,6 +259,7 @@ def _judge_few_numbers(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _all_fitted_without_errors(claim: str, records: list[dict]) -> run.Verdict:
+    """Holds if each labelling has a certified network; an error of one refutes it."""
     metrics = _metrics(records)
     verdict = under_attack(_is_refuted(metrics), _all_are_fitted(metrics, records))
     return run.Verdict(claim, metrics, verdict)

@@ -60,11 +60,6 @@ def join(separator: str, texts: Iterable[object]) -> Markdown:
     return Markdown(separator.join(map(inline, texts)))
 
 
-def blocks(parts: Iterable[object]) -> Markdown:
-    """Paragraphs, tables and the like, separated by blank lines."""
-    return join("\n\n", parts)
-
-
 def bullets(texts: Iterable[object]) -> Markdown:
     """A list with one line for each text."""
     return Markdown("\n".join(f"* {inline(text)}" for text in texts))

@@ -100,6 +100,7 @@ class RunDir:
                 # From here on the run keeps the lock.
                 run._lock = lock.pop_all()
                 return run
+        # A bucket needs a package, such as gcsfs, that may not be installed.
         except (OSError, ImportError) as error:
             if getattr(error, "errno", None) in FULL_DISK:
                 raise

@@ -51,9 +51,11 @@ def test_all_slices_of_a_size_run_through_one_network(monkeypatch):
     assert built == [20, 50]
     # a network built anew, as after an interruption, is the same
     memorize_at_scale._build.cache_clear()
-    again = records()
+    slices_of_rebuilt = records()
     for field in ("certified", "errors", "max_abs_error", "output_error_bound"):
-        assert [r[field] for r in again] == [r[field] for r in measured_slices]
+        assert [r[field] for r in slices_of_rebuilt] == [
+            r[field] for r in measured_slices
+        ]
 
 
 def test_the_verdict_counts_every_slice():

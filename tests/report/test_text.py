@@ -53,7 +53,7 @@ def test_text_of_a_run_is_read_as_it_stands(text):
         markdown.code(text),
         markdown.Markdown("</details>"),
     ]
-    page_text = page.render(markdown.blocks(parts), ROOT)
+    page_text = page.render(markdown.join("\n\n", parts), ROOT)
     body = Checked(page_text).data
     assert body.count(shown.strip()) == 6, body
     for tag in (
