@@ -24,6 +24,7 @@ from identity_matters.linear.matrix_powers import (
     principal_root_minus_identity,
     real_rotation_form,
 )
+from identity_matters.linear.one_pace import isoclinic_turns, one_pace
 from identity_matters.linear.optimum import (
     layers_of_blocks,
     optimal_blocks,
@@ -97,7 +98,7 @@ def factorize(
         pi by the angle that is optimal in its plane.
       optimal: for 2 x 2 R, symmetric R, and normal R without a nonreal eigenvalue over
         a pair of neighbouring negative ones: the least |||A||| wherever that is below 1
-        (F15).
+        (F15). In four dimensions also for most normal R with such an eigenvalue (F20).
       path: a shortest path from I to R, sought numerically from the best of these and
         other starts, and never worse than they are. Takes seconds for d = 16; see
         `PathSettings`.
@@ -254,15 +255,8 @@ def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
         return []
     end = R @ x / np.linalg.norm(R @ x)
     across = (x @ end) * x - end
-    angle = np.pi + np.arctan2(np.linalg.norm(across), -x @ end)
-    # If x is an eigenvector, `across` is only rounding, and any plane serves.
-    basis, triangle = np.linalg.qr(np.stack([x, across], axis=1), mode="complete")
-    basis[:, :2] *= np.where(np.diag(triangle) < 0, -1, 1)
-    # The second plane turns at the same pace, to either side.
-    return [
-        RotationForm(basis, np.array([angle, angle])),
-        RotationForm(basis, np.array([angle, -angle])),
-    ]
+    angle = float(np.pi + np.arctan2(np.linalg.norm(across), -x @ end))
+    return isoclinic_turns(R, x, angle)
 
 
 def _turn_and_stretch(
@@ -311,10 +305,26 @@ def _paired(target: Target, depth: int, _settings: PathSettings) -> Factorizatio
 
 
 def _optimal(target: Target, depth: int, _settings: PathSettings) -> Factorization:
-    """The least |||A|||, where it is known (F15)."""
-    blocks = optimal_blocks(target, depth)
+    """The least |||A|||, where it is known (F15, F20)."""
+    try:
+        blocks = optimal_blocks(target, depth)
+    except NotApplicableError as not_of_f15:
+        return _optimal_at_one_pace(target, depth, not_of_f15)
     norm = max(block.norm for block in blocks)
     return Factorization(norm, functools.partial(layers_of_blocks, blocks, depth))
+
+
+def _optimal_at_one_pace(
+    target: Target, depth: int, not_of_f15: NotApplicableError
+) -> Factorization:
+    """The layers of (F20) if they attain the bound; raises `not_of_f15` if not."""
+    try:
+        layers = one_pace(target, depth)
+    except NotApplicableError:
+        raise not_of_f15 from None
+    if not layers.is_optimal:
+        raise not_of_f15
+    return _turn_and_stretch(target, layers.turn, depth)
 
 
 def _svd(target: Target, depth: int, _settings: PathSettings) -> Factorization:

@@ -14,10 +14,13 @@ from numpy.typing import ArrayLike
 
 from identity_matters import lbfgs
 from identity_matters.checks import check_whole
-from identity_matters.linear.optimum import known_optimum, paired_moduli
+from identity_matters.linear.invariant_spaces import paired_moduli
+from identity_matters.linear.one_pace import slowest_forced_vector
+from identity_matters.linear.optimum import known_optimum
 from identity_matters.linear.target import (
     NotApplicableError,
     Shifted,
+    Target,
     check_depth,
     check_target,
     contained,
@@ -52,10 +55,10 @@ def norm_lower_bound(
 ) -> float:
     """A lower bound on |||A||| over all factorizations ``R = (I + A_l) ... (I + A_1)``.
 
-    For 2 x 2 and for symmetric R, and some others, the optimum is known (F15), and with
-    `closed_form` it is returned; `factorize` attains it where it is below 1. Otherwise
-    the bound is the best of many. For every x != 0, with phi in [0, pi] the angle
-    between x and R x (F4),
+    For 2 x 2 and for symmetric R, and some others, the optimum is known (F15, F20), and
+    with `closed_form` it is returned; `factorize` attains it where it is below 1.
+    Otherwise the bound is the best of many. For every x != 0, with phi in [0, pi] the
+    angle between x and R x (F4),
 
         |||A||| >= |exp(w(x) / l) - 1|,   w(x) = log(|R x| / |x|) + i phi.
 
@@ -83,7 +86,8 @@ def norm_lower_bound(
       depth: the number of layers, l >= 1.
       ascents: how many climbs there are, at least 0.
       half_turns: whether to use `half_turn_bound`.
-      closed_form: whether to use `optimum.known_optimum`, which needs the half turns.
+      closed_form: whether to use `optimum.known_optimum`, and the closed form of
+        `half_turn_bound` in four dimensions; both need the half turns.
     Raises:
       ValueError: R or the depth is not as above; see `check_target`.
 
@@ -105,7 +109,17 @@ def norm_lower_bound(
         bounds.append(_best_direction(R.T, depth, ascents))
     if half_turns:
         bounds.append(half_turn_bound(R, depth))
+    if closed_form and half_turns:
+        bounds.append(_bound_over_pair(target, depth))
     return min(1.0, _largest(bounds))
+
+
+def _bound_over_pair(target: Target, depth: int) -> float:
+    """The bound (F10) in closed form, for the targets of (F20); 0 for others."""
+    try:
+        return slowest_forced_vector(target, depth).bound
+    except NotApplicableError:
+        return 0.0
 
 
 def _largest(bounds: ArrayLike) -> float:

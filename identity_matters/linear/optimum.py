@@ -21,6 +21,13 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
+from identity_matters.linear.invariant_spaces import (
+    InvariantPlane,
+    Line,
+    invariant_spaces,
+    paired_moduli,
+)
+from identity_matters.linear.one_pace import one_pace
 from identity_matters.linear.target import (
     NotApplicableError,
     Shifted,
@@ -34,9 +41,6 @@ _GRID_POINTS = 1025
 _PEAKS = 4
 # First step of the search for a change of sign of the slope; it doubles from there.
 _FIRST_STEP = 1e-12
-# Entries of size s count as 0 up to this many d eps s,
-# where R should be symmetric or normal.
-_ROUNDINGS = 4
 
 
 class Slowest(NamedTuple):
@@ -153,12 +157,6 @@ def _across(q: float | np.ndarray, g: float) -> np.ndarray:
     return np.sqrt(np.maximum(np.sinh(g - q) * np.sinh(g + q), 0))
 
 
-def _is_rounding(matrix: np.ndarray, size: float) -> bool:
-    """Whether `matrix`, f64[d, d], may be only the rounding of numbers of this size."""
-    rounding = _ROUNDINGS * len(matrix) * np.finfo(float).eps * size
-    return bool(np.abs(matrix).max() <= rounding)
-
-
 def optimal_blocks(target: Target, depth: int) -> list[Block]:
     """The blocks of layers with the least |||A||| (F15), the largest of their norms.
 
@@ -170,7 +168,7 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
     if len(R.matrix) == 2:
         return [_plane(R, np.eye(2), depth)]
     with contained("the eigenvectors of R"):
-        planes, lines = _invariant_spaces(R)
+        planes, lines = invariant_spaces(R)
     negative, positive = _split_by_sign(lines, R.shift)
     # Only far from the identity, where shift is 0, are there negative eigenvalues.
     _refuse_discs([plane.matrix for plane in planes], [line.value for line in negative])
@@ -180,37 +178,13 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
     return blocks
 
 
-class _Line(NamedTuple):
-    """An eigenspace of a normal R.
-
-    Attributes:
-      value: the eigenvalue of ``R - shift I``.
-      vector: f64[d], a unit vector.
-    """
-
-    value: float
-    vector: np.ndarray
-
-
-class _InvariantPlane(NamedTuple):
-    """A plane that a normal R maps to itself.
-
-    Attributes:
-      matrix: f64[2, 2], ``R - shift I`` in the basis of the plane.
-      columns: f64[d, 2], this basis, orthonormal.
-    """
-
-    matrix: np.ndarray
-    columns: np.ndarray
-
-
-def _planes_of_pairs(lines: list[_Line]) -> list[_InvariantPlane]:
+def _planes_of_pairs(lines: list[Line]) -> list[InvariantPlane]:
     """The planes that neighbouring lines span, two by two."""
     planes = []
     for number in range(0, len(lines), 2):
         pair = lines[number : number + 2]
         planes.append(
-            _InvariantPlane(
+            InvariantPlane(
                 matrix=np.diag([line.value for line in pair]),
                 columns=np.stack([line.vector for line in pair], axis=1),
             )
@@ -218,7 +192,7 @@ def _planes_of_pairs(lines: list[_Line]) -> list[_InvariantPlane]:
     return planes
 
 
-def _split_by_sign(lines: list[_Line], shift: float) -> tuple[list[_Line], list[_Line]]:
+def _split_by_sign(lines: list[Line], shift: float) -> tuple[list[Line], list[Line]]:
     """The lines with negative and those with positive eigenvalues ``shift + value``.
 
     Raises NotApplicableError if the former are not an even number, or one is 0.
@@ -228,38 +202,6 @@ def _split_by_sign(lines: list[_Line], shift: float) -> tuple[list[_Line], list[
     if len(negative) % 2 or len(negative) + len(positive) < len(lines):
         raise NotApplicableError("rounding made an eigenvalue 0, or changed its sign")
     return negative, positive
-
-
-def _invariant_spaces(R: Shifted) -> tuple[list[_InvariantPlane], list[_Line]]:
-    """The planes and lines of a normal R, the lines in increasing order."""
-    M = R.matrix
-    size = float(np.abs(M).max())
-    if _is_rounding(M - M.T, size):
-        eigenvalues, vectors = np.linalg.eigh((M + M.T) / 2)
-        return [], [_Line(*pair) for pair in zip(eigenvalues, vectors.T, strict=True)]
-    if not _is_rounding(M @ M.T - M.T @ M, len(M) * size**2):
-        raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
-    T, S = scipy.linalg.schur(M, output="real")
-    first = np.flatnonzero(np.diag(T, -1))
-    single = np.setdiff1d(np.arange(len(T)), [first, first + 1])
-    planes = [
-        _InvariantPlane(matrix=T[j : j + 2, j : j + 2], columns=S[:, j : j + 2])
-        for j in first
-    ]
-    increasing = single[np.argsort(np.diag(T)[single])]
-    lines = [_Line(value=T[j, j], vector=S[:, j]) for j in increasing]
-    return planes, lines
-
-
-def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
-    """Pairs b <= a of neighbouring moduli of negative eigenvalues: f64[k, 2].
-
-    Empty if there are none, and if rounding has made their number odd, which det R > 0
-    excludes.
-    """
-    negative = (np.imag(eigenvalues) == 0) & (np.real(eigenvalues) < 0)
-    moduli = np.sort(-np.real(eigenvalues)[negative])
-    return moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else np.zeros((0, 2))
 
 
 def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> None:
@@ -276,7 +218,7 @@ def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> No
                 )
 
 
-def _block_of_line(line: _Line, shift: float, depth: int) -> Block:
+def _block_of_line(line: Line, shift: float, depth: int) -> Block:
     """The layers ``lambda^{1/l} - 1`` of an eigenvalue lambda = shift + value > 0."""
     log = np.log1p(line.value) if shift else np.log(line.value)
     layer = float(np.expm1(log / depth))
@@ -421,13 +363,20 @@ def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
 
 
 def known_optimum(target: Target, depth: int) -> float | None:
-    """``min(1, M)`` of (F15), for depth at least 2; None if it is not known.
+    """The least |||A||| where it is known, at most 1, for depth at least 2.
 
-    No factorization has a smaller |||A|||. Where it is below 1, `factorize` attains it:
-    M is the closed form, computed without layers.
+    For the targets of F15 it is M, the closed form, computed without layers. In four
+    dimensions it is the bound by one vector where the layers of F20 attain it. None if
+    it is not known. No factorization has a smaller |||A|||. Where it is below 1,
+    `factorize` attains it.
     """
     try:
         blocks = optimal_blocks(target, depth)
+        return min(1.0, max(block.least for block in blocks))
+    except NotApplicableError:
+        pass
+    try:
+        layers = one_pace(target, depth)
     except NotApplicableError:
         return None
-    return min(1.0, max(block.least for block in blocks))
+    return min(1.0, layers.bound) if layers.is_optimal else None

@@ -1,0 +1,74 @@
+"""The planes and lines that a normal target maps to themselves."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from identity_matters.linear.target import NotApplicableError, Shifted
+
+# Entries of size s count as 0 up to this many d eps s,
+# where R should be symmetric or normal.
+_ROUNDINGS = 4
+
+
+class Line(NamedTuple):
+    """An eigenspace of a normal R.
+
+    Attributes:
+      value: the eigenvalue of ``R - shift I``.
+      vector: f64[d], a unit vector.
+    """
+
+    value: float
+    vector: np.ndarray
+
+
+class InvariantPlane(NamedTuple):
+    """A plane that a normal R maps to itself.
+
+    Attributes:
+      matrix: f64[2, 2], ``R - shift I`` in the basis of the plane.
+      columns: f64[d, 2], this basis, orthonormal.
+    """
+
+    matrix: np.ndarray
+    columns: np.ndarray
+
+
+def invariant_spaces(R: Shifted) -> tuple[list[InvariantPlane], list[Line]]:
+    """The planes and lines of a normal R, the lines in increasing order."""
+    M = R.matrix
+    size = float(np.abs(M).max())
+    if _is_rounding(M - M.T, size):
+        eigenvalues, vectors = np.linalg.eigh((M + M.T) / 2)
+        return [], [Line(*pair) for pair in zip(eigenvalues, vectors.T, strict=True)]
+    if not _is_rounding(M @ M.T - M.T @ M, len(M) * size**2):
+        raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
+    T, S = scipy.linalg.schur(M, output="real")
+    first = np.flatnonzero(np.diag(T, -1))
+    single = np.setdiff1d(np.arange(len(T)), [first, first + 1])
+    planes = [
+        InvariantPlane(matrix=T[j : j + 2, j : j + 2], columns=S[:, j : j + 2])
+        for j in first
+    ]
+    increasing = single[np.argsort(np.diag(T)[single])]
+    lines = [Line(value=T[j, j], vector=S[:, j]) for j in increasing]
+    return planes, lines
+
+
+def _is_rounding(matrix: np.ndarray, size: float) -> bool:
+    """Whether `matrix`, f64[d, d], may be only the rounding of numbers of this size."""
+    rounding = _ROUNDINGS * len(matrix) * np.finfo(float).eps * size
+    return bool(np.abs(matrix).max() <= rounding)
+
+
+def paired_moduli(eigenvalues: np.ndarray) -> np.ndarray:
+    """Pairs b <= a of neighbouring moduli of negative eigenvalues: f64[k, 2].
+
+    Empty if there are none, and if rounding has made their number odd, which det R > 0
+    excludes.
+    """
+    negative = (np.imag(eigenvalues) == 0) & (np.real(eigenvalues) < 0)
+    moduli = np.sort(-np.real(eigenvalues)[negative])
+    return moduli.reshape(-1, 2) if len(moduli) % 2 == 0 else np.zeros((0, 2))

@@ -1,0 +1,127 @@
+"""F20: layers that turn at the pace of one vector, in four dimensions."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from identity_matters import random_matrices
+from identity_matters.linear import one_pace, shortest_path
+from identity_matters.linear.factorization import factorize, relative_product_error
+from identity_matters.linear.lower_bound import half_turn_bound, norm_lower_bound
+from identity_matters.linear.optimum import known_optimum
+from identity_matters.linear.target import NotApplicableError, check_target
+from tests.linear.plane_paths import turn
+
+# (a, b, r, alpha) of diag(-a, -b) + r T(alpha), with r e^{i alpha} in the disc over the
+# pair. One pace is enough for these.
+ATTAINED = [(2.0, 0.5, 1.0, math.pi - 0.1), (17.2, 0.45, 3.82, 2.69)]
+# Here two vectors are about as slow as each other, and it is not for many layers.
+NOT_ATTAINED = (19.7, 0.41, 9.5, 2.73)
+
+
+def target(a, b, r, alpha, seed=0):
+    S = random_matrices.rotation(np.random.default_rng(seed), 4)
+    return S @ scipy.linalg.block_diag(-a, -b, r * turn(alpha)) @ S.T
+
+
+def norms(A):
+    return np.linalg.norm(A, 2, axis=(1, 2))
+
+
+@pytest.mark.parametrize("numbers", ATTAINED)
+@pytest.mark.parametrize("depth", [9, 16, 64, 1024])
+def test_layers_attain_the_bound_without_a_search(numbers, depth, monkeypatch):
+    def no_search(*_):
+        raise AssertionError("a search was made")
+
+    monkeypatch.setattr("identity_matters.linear.factorization.shorten", no_search)
+    R = target(*numbers)
+    A = factorize(R, depth)
+    bound = norm_lower_bound(R, depth)
+    assert bound < 1
+    np.testing.assert_allclose(norms(A), bound, rtol=1e-12)
+    assert relative_product_error(A, R) < 1e-12
+    # of the general bound, which is searched on a grid
+    assert 1 - 1e-4 < half_turn_bound(R, depth) / bound < 1 + 1e-12
+
+
+@pytest.mark.parametrize("numbers", [*ATTAINED, NOT_ATTAINED])
+def test_the_forced_vector_by_all_vectors(numbers):
+    """No vector with this |R x| has a larger angle to R x; of the forced ones, none."""
+    R = target(*numbers)
+    forced = one_pace.slowest_forced_vector(check_target(R), 16)
+    X = np.random.default_rng(1).standard_normal((4, 400_000))
+    X /= np.linalg.norm(X, axis=0)
+    lengths = np.linalg.norm(R @ X, axis=0)
+    angles = np.arccos(np.sum(X * (R @ X), axis=0) / lengths)
+    steps = np.abs(np.expm1((np.log(lengths) + 1j * (2 * np.pi - angles)) / 16))
+    x = forced.x
+    length = np.linalg.norm(R @ x)
+    assert 2 * math.pi - math.acos(x @ R @ x / length) == pytest.approx(forced.angle)
+    near = np.abs(lengths / length - 1) < 2e-3
+    assert near.sum() > 1000
+    assert steps[near].min() > forced.bound * (1 - 2e-3)
+    # For every length between b and a the slowest vector is no slower than this.
+    a, b, *_ = numbers
+    bins = np.geomspace(b * 1.02, a / 1.02, 40)
+    for low, high in itertools.pairwise(bins):
+        of_this_length = (lengths > low) & (lengths < high)
+        assert steps[of_this_length].min() < forced.bound * (1 + 1e-2)
+
+
+def test_where_one_pace_is_not_enough_nothing_is_claimed():
+    R = target(*NOT_ATTAINED)
+    depth = 64
+    assert known_optimum(check_target(R), depth) is None
+    layers = one_pace.one_pace(check_target(R), depth)
+    assert layers.norm > 1.01 * layers.bound
+    assert norm_lower_bound(R, depth) == layers.bound
+    with pytest.raises(NotApplicableError, match="the optimum is not known where"):
+        factorize(R, depth, "optimal")
+    best = norms(factorize(R, depth)).max()
+    assert layers.bound < best < layers.norm
+    # With fewer layers the same target is one of those whose optimum is known.
+    assert known_optimum(check_target(R), 16) < 1
+
+
+def test_layers_at_the_pace_of_another_vector_are_seen_to_be_longer(monkeypatch):
+    R = target(*ATTAINED[0])
+    right = one_pace.slowest_forced_vector(check_target(R), 16)
+    rotated = right._replace(angle=right.angle + 0.05)
+    monkeypatch.setattr(one_pace, "slowest_forced_vector", lambda *_: rotated)
+    assert not one_pace.one_pace(check_target(R), 16).is_optimal
+    assert known_optimum(check_target(R), 16) is None
+
+
+def test_minimisation_over_the_layers_ends_above():
+    rng = np.random.default_rng(3)
+    settings = shortest_path.PathSettings(
+        exponents=(16, 128, 1024, 4096), iterations=100
+    )
+    for numbers in ATTAINED:
+        R = target(*numbers)
+        depth = 9
+        best = norm_lower_bound(R, depth)
+        moves = np.eye(4) + 0.2 * rng.standard_normal((depth - 1, 4, 4))
+        pieces, _ = shortest_path.moved(moves.ravel(), np.eye(4) + factorize(R, depth))
+        start = norms(pieces - np.eye(4)).max()
+        end = norms(shortest_path.shorten(pieces, depth, settings) - np.eye(4)).max()
+        assert best * (1 - 1e-9) < end < best + 0.1 * (start - best)
+
+
+@pytest.mark.parametrize(
+    ("R", "message"),
+    [
+        (np.diag([-2.0, -0.5, 1.0]), "are for d = 4"),
+        (scipy.linalg.block_diag(-2.0, -0.5, turn(1.0)), "are not over the pair"),
+        (scipy.linalg.block_diag(2.0, 0.5, turn(1.0)), "two negative eigenvalues"),
+        (np.diag([-2.0, -0.5, -1.0, -1.5]), "and a nonreal pair"),
+        (np.diag([-2.0, -0.5, 1.0, 1.5]) + np.eye(4, k=1), "for normal R"),
+    ],
+)
+def test_other_targets_are_refused(R, message):
+    with pytest.raises(NotApplicableError, match=message):
+        one_pace.slowest_forced_vector(check_target(R), 8)
