@@ -91,10 +91,10 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     first_error = _exact_error(w, r)
     if abs(first_error) <= last_error:
         return 0.0
-    path = _Path(w, r)
-    if r < 0 and path.roots.size and path.roots[0] == 0:
+    path = _Path(w, r, first_error)
+    if path.ends_in_the_saddle:
         return math.inf
-    logs = path.log_times(first_error, last_error)
+    logs = path.log_times(last_error)
     log_time = float(np.logaddexp.reduce(logs)) - math.log(2 * sigma)
     if log_time >= math.log(np.finfo(np.float64).max):
         return math.inf
@@ -126,21 +126,51 @@ class _Way(NamedTuple):
 
 
 class _Path:
-    """The way of the smallest weight; see the module's docstring for the letters."""
+    """The way of the smallest weight; see the module's docstring for the letters.
 
-    def __init__(self, w: np.ndarray, r: float):
+    w starts above 0 and moves one way, towards w_r, which has the sign of r:
+
+    * it falls to w_r > 0, if p > r > 0 at the start
+    * it rises to w_r > 0, if p < r at the start
+    * it falls to w_r < 0 and crosses 0 on the way, if r < 0
+
+    Attributes:
+      depth: l.
+      start, end: w_0 and w_r.
+      roots, counts: the different ``sqrt(c_i)``, f64[n], and how often each occurs.
+      log_r: ``log |r|``.
+      is_end_positive: whether r, and so w_r, is positive.
+      side: 1.0 if w falls, -1.0 if it rises: the sign of e and of u, all the way.
+      first_distance: |u| at the start.
+      near_distance: |u| up to which w is near w_r: at 2 w_r if w falls to w_r > 0, at
+        w_r / 2 if it comes from the side of 0.
+    """
+
+    def __init__(self, w: np.ndarray, r: float, first_error: float):
+        """`first_error` is e at the start."""
         self.depth = len(w)
         self.start = float(w[0])
         # Not sqrt(w_i^2 - w^2), whose squares cancel, and may underflow.
         roots = np.sqrt(w[1:] - w[0]) * np.sqrt(w[1:] + w[0])
         self.roots, self.counts = np.unique(roots, return_counts=True)
-        self.sign = math.copysign(1.0, r)
         self.log_r = math.log(abs(r))
-        self.end = self.sign * math.exp(self._log_end())
+        self.is_end_positive = r > 0
+        self.end = math.copysign(math.exp(self._log_end()), r)
         if abs(self.end) < np.finfo(np.float64).tiny:
             raise ValueError(
                 f"the smallest weight ends too close to 0 for float64, at r = {r}"
             )
+        self.side = math.copysign(1.0, first_error)
+        self.first_distance = self._first_distance(math.log(abs(first_error)))
+        if self.is_end_positive and self.side > 0:
+            self.near_distance = abs(self.end)
+        else:
+            self.near_distance = abs(self.end) / 2
+
+    @property
+    def ends_in_the_saddle(self) -> bool:
+        """Whether w tends to 0 and never crosses it, since some c_i is 0."""
+        return not self.is_end_positive and 0 in self.roots
 
     def log_q(self, w: np.ndarray) -> np.ndarray:
         """``log q``, f64[n], for w, f64[n]."""
@@ -164,56 +194,101 @@ class _Path:
     def log_error(self, u: np.ndarray) -> np.ndarray:
         """``log |p(w_r + u) - r|``, f64[n], accurate for u, f64[n], of any size."""
         w = self.end + u
+        has_sign_of_r = w > 0 if self.is_end_positive else w < 0
+        log_error = np.empty_like(u)
+        log_error[has_sign_of_r] = self._log_difference(u[has_sign_of_r])
+        log_error[~has_sign_of_r] = self._log_sum(w[~has_sign_of_r])
+        return log_error
+
+    def _log_difference(self, u: np.ndarray) -> np.ndarray:
+        """``log | |p| - |r| |``, f64[n], where w = w_r + u has the sign of w_r.
+
+        The difference is ``m (1 - e^{-|z|})``, where m is the larger of |p| and |r| and
+        ``z = log(r / p)``. As r is the product at w_r, z is a sum of logarithms that
+        are near 0 if u is small.
+        """
+        w = self.end + u
+        # sqrt(w^2 + c_i) here and at w_r: the other weights.
+        others = np.hypot(w[:, None], self.roots)
+        others_at_end = np.hypot(self.end, self.roots)
+        # What is missing from 1 in the ratios of the others, without cancellation.
+        missing = (u * (w + self.end))[:, None] / ((others + others_at_end) * others)
+        larger = np.maximum(np.log(np.abs(w)) + self.log_q(w), self.log_r)
+        # u / w rounds to 1 far from w_r; then z is -inf, and m all that counts.
+        with np.errstate(divide="ignore"):
+            z = np.log1p(-u / w) + np.log1p(-missing) @ self.counts
+            return larger + np.log(-np.expm1(-np.abs(z)))
+
+    def _log_sum(self, w: np.ndarray) -> np.ndarray:
+        """``log(|p| + |r|)``, f64[n], where w is 0 or on the other side of 0."""
         with np.errstate(divide="ignore"):
             log_product = np.log(np.abs(w)) + self.log_q(w)
-        is_same_side = w * self.sign > 0
-        # On w_r's side of 0, log (p(w_r) / p(w)) is a sum of logarithms near 0.
-        at_w = np.hypot(w[:, None], self.roots)
-        at_end = np.hypot(self.end, self.roots)
-        # On the other side they may not exist, and are not used.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = (u * (w + self.end))[:, None] / ((at_w + at_end) * at_w)
-            log_ratio = np.log1p(-u / w) + np.log1p(-shares) @ self.counts
-            larger = np.maximum(log_product, self.log_r)
-            near = larger + np.log(-np.expm1(-np.abs(log_ratio)))
-        return np.where(is_same_side, near, np.logaddexp(log_product, self.log_r))
+        return np.logaddexp(log_product, self.log_r)
 
-    def log_times(self, first_error: float, last_error: float) -> list[float]:
+    def log_times(self, last_error: float) -> list[float]:
         """Logarithms of the times, for ``sigma = 1/2``, on the parts of the way.
 
-        Args:
-          first_error: e at the start.
-          last_error: ``|e|`` where the way ends.
+        `last_error` is |e| where the way ends.
         """
-        first = abs(self.start - self.end)
-        # So near w_r the difference may be its rounding alone.
-        if first < _NEAR_THE_END * abs(self.end):
-            first = self._distance(math.log(abs(first_error)))
-        last = self._distance(math.log(last_error))
-        side = 1.0 if first_error > 0 else -1.0
-        # w_r / 2 or 2 w_r, whichever is on the side of the start.
-        middle = abs(self.end) if side * self.sign > 0 else abs(self.end) / 2
-        ways = []
-        if last < min(first, middle):
-            ways.append(self._near_the_end(last, min(first, middle), side))
-        if first > middle:
-            stop = self.end + side * max(last, middle)
-            if self.sign > 0:
-                ways.append(self._far_from_the_end(stop))
-            else:
-                ways += self._past_zero(stop)
-        return [self._integrate(way) for way in ways]
+        ways = self._ways(self._distance(math.log(last_error)))
+        # If |e| falls by its rounding alone, so may w, and there is no way to go.
+        return [self._integrate(way) for way in ways if way.low < way.high]
 
-    def _near_the_end(self, last: float, first: float, side: float) -> _Way:
+    def _first_distance(self, log_first_error: float) -> float:
+        """|u| at the start, where |e| has this logarithm."""
+        difference = abs(self.start - self.end)
+        if difference < _NEAR_THE_END * abs(self.end):
+            # It may be rounding alone; the error is exact.
+            return self._distance(log_first_error)
+        return difference
+
+    def _distance(self, log_error: float) -> float:
+        """|u| at which |e|, which increases with it, has this logarithm."""
+
+        def excess(log_distance: float) -> float:
+            u = self.side * np.exp([log_distance])
+            return float(self.log_error(u)[0]) - log_error
+
+        # The start may be so close that w_0 - w_r is only rounding.
+        least = abs(self.end) * _ROUNDING_OF_A_DISTANCE
+        high = math.log(max(abs(self.start - self.end), least)) + 1.0
+        if self.side < 0:
+            # A weight that rises to w_r is above 0.
+            high = min(high, math.log(self.end) - _SEARCH_MARGIN)
+        low = high - 1.0
+        while excess(low) > 0:
+            low -= 2 * (high - low)
+        return math.exp(_root(excess, low, high))
+
+    def _ways(self, last: float) -> list[_Way]:
+        """The parts of the way, from the start to ``|u| = last``.
+
+        The integrand is smooth in log |u| near w_r, and in other variables far from it.
+        """
+        near = self.near_distance
+        if self.first_distance <= near:
+            return [self._near_the_end(self.first_distance, last)]
+        if last >= near:
+            return self._far_from_the_end(last)
+        return [self._near_the_end(near, last), *self._far_from_the_end(near)]
+
+    def _near_the_end(self, first: float, last: float) -> _Way:
         """The part from ``|u| = first`` to ``|u| = last``, by ``s = log |u|``."""
 
         def by_log_distance(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return side * np.exp(s), s
+            return self.side * np.exp(s), s
 
         return _Way(math.log(last), math.log(first), by_log_distance)
 
-    def _far_from_the_end(self, stop: float) -> _Way:
-        """The part from the start to w = `stop` on one side of 0, by ``s = log w``."""
+    def _far_from_the_end(self, last: float) -> list[_Way]:
+        """The part from the start to ``|u| = last``."""
+        stop = self.end + self.side * last
+        if self.is_end_positive:
+            return [self._above_zero(stop)]
+        return self._across_zero(stop)
+
+    def _above_zero(self, stop: float) -> _Way:
+        """The part from the start to w = `stop` > 0, by ``s = log w``."""
 
         def by_log_weight(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return np.exp(s) - self.end, s
@@ -221,42 +296,25 @@ class _Path:
         low, high = sorted((math.log(self.start), math.log(stop)))
         return _Way(low, high, by_log_weight)
 
-    def _past_zero(self, stop: float) -> list[_Way]:
-        """From the start to w = `stop`, perhaps beyond 0, by ``s = asinh(w / g)``."""
-        # 1/q has a peak of width roots[0] at 0, and e changes there over |w_r|.
+    def _across_zero(self, stop: float) -> list[_Way]:
+        """The part from the start to w = `stop` < 0, by ``s = asinh(w / g)``.
+
+        1/q has a peak of width sqrt(min c_i) at w = 0, and e changes there over |w_r|;
+        g is the lesser of the two.
+        """
         g = min([abs(self.end), *self.roots[:1]])
 
         def by_asinh(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             log_slope = math.log(g / 2) + np.logaddexp(s, -s)
             return g * np.sinh(s) - self.end, log_slope
 
-        low, high = sorted((math.asinh(self.start / g), math.asinh(stop / g)))
+        first = math.asinh(self.start / g)
+        last = math.asinh(stop / g)
+        if last >= 0:
+            # By rounding: p is below 0 there, as the risk is below that of the saddle.
+            return [_Way(last, first, by_asinh)]
         # The integrand is least smooth at 0, which should be an end.
-        ways = []
-        if low < min(high, 0.0):
-            ways.append(_Way(low, min(high, 0.0), by_asinh))
-        if max(low, 0.0) < high:
-            ways.append(_Way(max(low, 0.0), high, by_asinh))
-        return ways
-
-    def _distance(self, log_error: float) -> float:
-        """``|u|`` at which |e| has this logarithm, on the side of the start."""
-        direct = abs(self.start - self.end)
-        side = 1.0 if self.start > self.end else -1.0
-
-        def missing(v: float) -> float:
-            return float(self.log_error(side * np.exp([v]))[0]) - log_error
-
-        # The start may be so close that w_0 - w_r is only rounding.
-        least = abs(self.end) * _ROUNDING_OF_A_DISTANCE
-        high = math.log(max(direct, least)) + 1.0
-        if side < 0:
-            # w stays on the side of w_r.
-            high = min(high, math.log(abs(self.end)) - _SEARCH_MARGIN)
-        low = high - 1.0
-        while missing(low) > 0:
-            low -= 2 * (high - low)
-        return math.exp(_root(missing, low, high))
+        return [_Way(last, 0.0, by_asinh), _Way(0.0, first, by_asinh)]
 
     def _integrate(self, way: _Way) -> float:
         """Log of the integral of ``|dw| / (|e| q)`` on a part of the way.
@@ -288,9 +346,11 @@ class _Path:
             half = (right - left)[:, None] / 2
             s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
             u, log_slope = point(s)
-            weights = np.log((half * _WEIGHTS).ravel())
+            # On a way of a few roundings a panel may have no length.
+            with np.errstate(divide="ignore"):
+                log_weights = np.log((half * _WEIGHTS).ravel())
             log_integrand = (
-                weights + log_slope - self.log_error(u) - self.log_q(self.end + u)
+                log_weights + log_slope - self.log_error(u) - self.log_q(self.end + u)
             )
             logs.append(np.logaddexp.reduce(log_integrand))
         return float(np.logaddexp.reduce(logs))

@@ -367,6 +367,13 @@ def test_equal_weights_never_leave():
     assert escape.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
 
 
+@pytest.mark.parametrize("r", [0.6, 1.65, 3.0])
+@pytest.mark.parametrize("roundings", [1, 2, 4])
+def test_a_way_of_a_few_roundings_takes_next_to_no_time(r, roundings):
+    risk = ((1 - r) * (1 - roundings * 2.0**-52)) ** 2
+    assert 0 <= escape.escape_time(np.ones(4), r, 1.0, risk) < 1e-15
+
+
 @pytest.mark.parametrize("r", [1e-16, 1e-12, 1e-9, 0.5, 1 - 1e-9, 1 - 1e-14, 3.0, 1e9])
 def test_two_equal_weights_in_closed_form(r):
     """dp/dt = 4 sigma p (r - p), so that p / |r - p| grows as exp(4 sigma r t)."""
