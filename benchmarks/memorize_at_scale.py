@@ -3,11 +3,11 @@
 For each n a network is built for n random points of the unit sphere of R^64 with random
 labels out of 1,000, and run on all of them. A trial is a slice of the points, so that
 an interrupted run goes on with the next slice; only the network is built anew.
-Expected: certified, no errors, and times that grow as n^2.
+Expected: certified, no errors, and times that grow as n^2 at the larger n.
 
 Command: python -m benchmarks.memorize_at_scale
-Hardware: 2 CPU cores, 4 GB. Time: about half an hour, nearly all of it for the largest
-n.
+Hardware: 2 CPU cores, 12 GB. Time: half an hour to an hour, nearly all of it for the
+largest n.
 """
 
 import functools
@@ -27,7 +27,7 @@ from identity_matters.memorize.network import block_parameters
 
 VARIANTS = ()
 OTHER_VARIANTS = {
-    "imagenet": "up to as many points and classes as ImageNet; half an hour"
+    "imagenet": "up to as many points and classes as ImageNet; half an hour to an hour"
 }
 _SETTINGS = {
     "examples": (10_000, 30_000, 100_000, 300_000, 1_281_167),  # n

@@ -24,16 +24,24 @@ Hardware and time: 2 CPU cores, about 10 s each.
 Expected: norms agree with the closed form to 1e-11, the searched bounds are below it by
 at most 0.1 percent, and the minimisations end above it, most of them by less than 1e-4
 of it. In four dimensions about 99 of 100 targets have layers that attain the bound.
-Verdict: counterexample if layers are shorter by more than rounding. Otherwise every
-depth holds if all layers attain the closed form, and four_dimensions if layers attain
-the bound for at least `least_attained_percent` of the targets.
+Verdict: counterexample if layers are shorter by more than rounding. Otherwise
+every_depth holds if all layers attain the closed form, and four_dimensions is
+reproduced if layers attain the bound at `least_attained_percent` of the pairs or more.
 """
 
 import numpy as np
 
 from experiments import run
 from experiments.run.settings import configs
-from experiments.run.verdicts import joined, largest, least, total, under_attack, where
+from experiments.run.verdicts import (
+    joined,
+    largest,
+    least,
+    reproduced,
+    total,
+    under_attack,
+    where,
+)
 
 _ATTACK = {
     "attacks": 12,  # minimisations of each family, at the least depth
@@ -159,7 +167,7 @@ def _judge_every_depth(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _judge_four_dimensions(settings: dict, records: list[dict]) -> run.Verdict:
-    """Holds if layers attain the bound for nearly all targets and none are shorter."""
+    """Reproduced if layers attain the bound for nearly all, and none are shorter."""
     targets = where(records, kind="over_pair")
     searched = joined(targets, "searched_over_optimum")
     compared = total(targets, "compared")
@@ -182,11 +190,11 @@ def _judge_four_dimensions(settings: dict, records: list[dict]) -> run.Verdict:
         and metrics["max_relative_product_error"] <= settings["max_product_error"]
         and metrics["attacks"] > 0
     )
-    return run.Verdict(
-        "optimum-in-four-dimensions",
-        metrics,
-        under_attack(_is_refuted(metrics, settings["tolerance"]), attained),
-    )
+    # How many targets attain it is measured: no theorem says it.
+    verdict = reproduced(attained)
+    if _is_refuted(metrics, settings["tolerance"]):
+        verdict = under_attack(refuted=True)
+    return run.Verdict("optimum-in-four-dimensions", metrics, verdict)
 
 
 def _attack_metrics(records: list[dict]) -> dict:

@@ -41,6 +41,7 @@ AGAIN = {
     "linear_training/stuck_targets": (4, 14),
     "memorize/synthetic": (19,),
     "optimum/every_depth": (4, 5),
+    "optimum/four_dimensions": (1,),
     "relu/origin": (2,),
     "sampled_bound/grid": (0,),
     "relu/dead_units": (2,),

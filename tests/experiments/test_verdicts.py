@@ -174,6 +174,31 @@ FALLS = {
             verdict=OPEN,
         ),
     ],
+    "optimum/four_dimensions": [
+        Change(
+            first={"kind": "attack"},
+            fields={"end_over_optimum": 0.999},
+            verdict=REFUTED,
+        ),
+        Change(
+            first={"kind": "over_pair"}, fields={"least_excess": -1e-8}, verdict=REFUTED
+        ),
+        Change(
+            first={"kind": "over_pair"},
+            fields={"searched_over_optimum": 1.1},
+            verdict=REFUTED,
+        ),
+        Change(
+            first={"kind": "over_pair"},
+            fields={"attained": 700},
+            verdict="not reproduced",
+        ),
+        Change(
+            first={"kind": "over_pair"},
+            fields={"largest_product_error": 1e-9},
+            verdict="not reproduced",
+        ),
+    ],
     "gradient_bound/v3": [
         Change(fields={"smallest": None, "smallest_with_sigma_1": None}, verdict=OPEN),
     ],
