@@ -47,7 +47,7 @@ from experiments.run.verdicts import (
     under_attack,
     where,
 )
-from identity_matters.report.records import rows
+from identity_matters.report.records import rows_of
 
 _PARTS_OF_NETS = "depth width lifted_width bias"  # what a trial calls them
 
@@ -218,8 +218,8 @@ def _ratio_verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    by_scale = rows(records, "width scale=scales halved_share largest_travelled")
-    starts = rows(records, "width scale=scales final_risk_share stalled")
+    by_scale = rows_of(records, "width scale=scales halved_share largest_travelled")
+    starts = rows_of(records, "width scale=scales final_risk_share stalled")
     from_zero = where(by_scale, scale=0)
     metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
     noisy = [row for row in by_scale if row["scale"] != 0]

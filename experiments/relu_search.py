@@ -20,7 +20,7 @@ import numpy as np
 from experiments import run
 from experiments.run.trials import each, without
 from experiments.run.verdicts import joined, largest, least, total, under_attack, where
-from identity_matters.report.records import rows
+from identity_matters.report.records import rows_of
 
 # A point is optimal, in every variant,
 # if f / f(0) is at most this: the targets are realizable.
@@ -192,7 +192,7 @@ def _points(searches: list[dict]) -> list[dict]:
     points = []
     for record in searches:
         kinds = [record["kind_names"][kind] for kind in record["kinds"]]
-        points += rows([{**record, "kind": kinds}], fields)
+        points += rows_of([{**record, "kind": kinds}], fields)
     return points
 
 

@@ -1,7 +1,14 @@
 """Fields of records as rows of a table, for figures and verdicts."""
 
+from identity_matters.runs import Run
+
 # The exceptions that reading a malformed record can raise.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
+    """The run's records of one kind, which is the field `name` of each."""
+    return [record for record in run.records if record[name] == kind]
 
 
 def pick(record: dict, names: str) -> dict:
@@ -16,7 +23,7 @@ def pick(record: dict, names: str) -> dict:
     return picked
 
 
-def rows(records: list[dict], names: str) -> list[dict]:
+def rows_of(records: list[dict], names: str) -> list[dict]:
     """Some fields of each record, as in `pick`; parallel lists give a row per position.
 
     From ``{"depth": 2, "norms": [0.1, 0.3]}``, "depth norm=norms" makes the rows

@@ -7,6 +7,7 @@ import pytest
 
 from identity_matters import paper, runs
 from identity_matters.report import collection, figures, numbers, tables
+from identity_matters.report.figures import drawing, registry, saving, style
 from tests.forked import ROOT
 from tests.measured import REFERENCE
 
@@ -19,11 +20,11 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
         {"kind": "train", "step": 100, "error_percent": 60.0},
         {"kind": "evaluation", "step": 100, "test_error_percent": 55.0},
     ]
-    canvas = figures.Canvas()
+    canvas = drawing.Canvas()
     points = []
     for variant in ("cifar100/small", "digits/all_conv_residual"):
         summary = {"experiment": "cifar", "variant": variant, "seed": 0}
-        points += figures.points_of(figure_1, runs.Run(ROOT, {}, {}, summary, records))
+        points += registry.points_of(figure_1, runs.Run(ROOT, {}, {}, summary, records))
     figure_1.draw(points, canvas)
     drawn = {
         axes.get_title(): [line.get_label() for line in axes.lines]
@@ -62,11 +63,11 @@ def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
     done = [run for run in runs.read_collection(REFERENCE)[0] if run.status == "done"]
     for figure in figures.FIGURES:
         its_runs = [run for run in done if run.experiment == figure.experiment]
-        points = [row for run in its_runs for row in figures.points_of(figure, run)]
+        points = [row for run in its_runs for row in registry.points_of(figure, run)]
         if figure.experiment == "comparisons" and not points:
             continue  # its runs take days; another test draws made-up ones
         assert {row["seed"] for row in points} == {0, 1, 2}, figure.name
-        canvas = figures.Canvas()
+        canvas = drawing.Canvas()
         figure.draw([row for row in points if row["seed"] == 1], canvas)
         assert all(axes.lines or axes.patches or axes.tables for axes in canvas.axes)
 
@@ -81,12 +82,12 @@ def test_no_figure_depends_on_the_users_matplotlib_settings():
 
     def draw(points, canvas):
         axes = canvas.subplots()
-        axes.set(yscale="log", xlabel=figures.DEPTH_TIMES_NORM)
-        for looks, part in figures.series(points, "seed"):
-            figures.curve(axes, part, "depth", "norm", **looks)
+        axes.set(yscale="log", xlabel=style.DEPTH_TIMES_NORM)
+        for looks, part in drawing.series(points, "seed"):
+            drawing.curve(axes, part, "depth", "norm", **looks)
 
     toy = figure._replace(draw=draw)
-    expected = figures.render(toy, rows)
+    expected = saving.render(toy, rows)
     theirs = {
         "text.usetex": True,  # would need a LaTeX
         "font.family": "monospace",
@@ -97,19 +98,19 @@ def test_no_figure_depends_on_the_users_matplotlib_settings():
         "axes.formatter.use_locale": True,
     }
     with matplotlib.rc_context(theirs):
-        assert figures.render(toy, rows) == expected
+        assert saving.render(toy, rows) == expected
 
 
 def test_series_differ_by_marker_and_dashes_as_well_as_by_colour():
-    canvas = figures.Canvas()
+    canvas = drawing.Canvas()
     axes = canvas.subplots()
     rows = [{"net": net, "x": x, "y": x} for net in range(7) for x in (1, 2)]
     for fmt in ("o", "-", "o--", "x"):
-        for looks, part in figures.series(rows, "net"):
-            figures.curve(axes, part, "x", "y", fmt, **looks)
+        for looks, part in drawing.series(rows, "net"):
+            drawing.curve(axes, part, "x", "y", fmt, **looks)
     marks, lines, both, crosses = (axes.lines[7 * i : 7 * i + 7] for i in range(4))
     for drawn in (marks, both):
-        assert [line.get_marker() for line in drawn] == [*figures.MARKERS]
+        assert [line.get_marker() for line in drawn] == [*style.MARKERS]
     assert len({str(line._unscaled_dash_pattern) for line in lines}) == 7
     assert {line.get_linestyle() for line in both} == {"--"}
     assert {line.get_marker() for line in crosses} == {"x"}
@@ -118,14 +119,14 @@ def test_series_differ_by_marker_and_dashes_as_well_as_by_colour():
 
 def test_a_figure_says_what_its_medians_are_of():
     def note(*values_per_place):
-        canvas = figures.Canvas()
+        canvas = drawing.Canvas()
         rows = [
             {"seed": seed, "x": place, "y": value}
             for place, values in enumerate(values_per_place)
             for seed, value in values
         ]
-        figures.curve(canvas.subplots(), rows, "x", "y")
-        figures._finish(canvas)
+        drawing.curve(canvas.subplots(), rows, "x", "y")
+        drawing.finish(canvas)
         return canvas.get_suptitle()
 
     assert note([(0, 1.0)]) == ""
@@ -138,10 +139,10 @@ def test_a_figure_says_what_its_medians_are_of():
 
 def test_a_logarithmic_axis_of_less_than_two_decades_has_plain_numbers():
     def labels(top):
-        canvas = figures.Canvas()
+        canvas = drawing.Canvas()
         axes = canvas.subplots()
         axes.set(yscale="log", ylim=(0.1, top))
-        figures._finish(canvas)
+        drawing.finish(canvas)
         canvas.draw_without_rendering()
         shown = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
         return [label.get_text() for label in shown if label.get_text()]
@@ -168,11 +169,13 @@ def comparison(variant, arms, seed=0):
 
 
 def drawn_comparison(name, *compared):
-    (one,) = (one for one in figures.FIGURES if one.name == f"comparisons_{name}")
-    points = [row for run in compared for row in figures.points_of(one, run)]
-    canvas = figures.Canvas()
-    one.draw(points, canvas)
-    figures.render(one, points)
+    (figure,) = (
+        figure for figure in figures.FIGURES if figure.name == f"comparisons_{name}"
+    )
+    points = [row for run in compared for row in registry.points_of(figure, run)]
+    canvas = drawing.Canvas()
+    figure.draw(points, canvas)
+    saving.render(figure, points)
     return canvas, points
 
 
@@ -229,15 +232,15 @@ def test_table_2_is_drawn_over_operations_with_batch_norm_as_a_marker():
 
 
 def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
-    canvas = figures.Canvas()
+    canvas = drawing.Canvas()
     axes = canvas.subplots()
     rows = [{"depth": 1, "norm": value} for value in (1.0, 2.0, 9.0)]
     rows += [{"depth": 4, "norm": value} for value in (0.0, None, float("nan"))]
-    figures.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
+    drawing.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
     (line,), (band,) = axes.lines, axes.collections
     assert line.get_xydata().tolist() == [[1, 2], [4, 0.5]]
     assert band.get_paths()[0].get_extents().extents.tolist() == [1, 0.5, 4, 9]
-    figures.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
+    drawing.curve(axes, [{"depth": 1, "norm": 1.0}], "depth", "norm")
     assert len(axes.collections) == 1  # one value has no range
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from identity_matters import paper, runs
 from identity_matters.report import build, collection, figures, publish
+from identity_matters.report.figures import drawing, saving
 from tests.report.toy_report import TOY, toy_caption, write_report
 from tests.report.toy_runs import write_run
 
@@ -76,11 +77,11 @@ def test_the_page_does_not_grow_with_the_points_of_a_figure_or_the_number_of_run
 ):
     points = [{"depth": i % 100, "norm": i / 7} for i in range(20_000)]
     drawn = TOY._replace(
-        draw=lambda p, canvas: figures.scatter(canvas.subplots(), p, "depth", "norm")
+        draw=lambda p, canvas: drawing.scatter(canvas.subplots(), p, "depth", "norm")
     )
-    small, large = (figures.render(drawn, points[:count]) for count in (1000, 20_000))
+    small, large = (saving.render(drawn, points[:count]) for count in (1000, 20_000))
     assert "<image" not in small and "<image" in large
-    assert len(large) < figures.MOST_SVG_BYTES / 2
+    assert len(large) < saving.MOST_SVG_BYTES / 2
     run = runs.read_run(write_run(tmp_path))
     many_runs = [
         dataclasses.replace(run, summary={**run.summary, "seed": seed})

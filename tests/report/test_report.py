@@ -10,12 +10,8 @@ import sys
 import pytest
 
 from identity_matters import code_version, runs
-from identity_matters.report import (
-    build,
-    collection,
-    figures,
-    page,
-)
+from identity_matters.report import build, collection, figures, page
+from identity_matters.report.figures import saving, style
 from tests import forked
 from tests.measured import REFERENCE
 from tests.report.toy_report import TOY, Checked, toy_caption, write_report
@@ -42,7 +38,7 @@ def test_the_report_names_everything_it_read_and_everything_it_skipped(
     # The same points give the same bytes.
     svg = (out / "figures" / "toy_norms.svg").read_text()
     assert (
-        figures.render(TOY, [{"variant": "plain", "seed": 1, "depth": 2, "norm": 1.5}])
+        saving.render(TOY, [{"variant": "plain", "seed": 1, "depth": 2, "norm": 1.5}])
         == svg
     )
     points = (out / "figures" / "toy_norms.csv").read_text()
@@ -117,7 +113,7 @@ def test_no_change_of_a_record_stops_the_report(tmp_path, monkeypatch):
         if figure.name in ("landscape_origin", "comparisons_identity")
     ]
     monkeypatch.setattr(figures, "FIGURES", drawn)
-    monkeypatch.setitem(figures._SETTINGS, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(style.SETTINGS, "figure.constrained_layout.use", False)
     read = [
         runs.read_run(REFERENCE / name / f"seed={i}")
         for name in variants
@@ -182,7 +178,7 @@ def test_what_cannot_be_used_of_a_run_is_listed_and_the_rest_is_shown(
 def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypatch):
     """If this fails, run `make report-reference`."""
     # Figures are drawn without the layout step, which takes as long again.
-    monkeypatch.setitem(figures._SETTINGS, "figure.constrained_layout.use", False)
+    monkeypatch.setitem(style.SETTINGS, "figure.constrained_layout.use", False)
     results = tmp_path / "results"
     shutil.copytree(REFERENCE, results / "reference")
     # The links to docs/ are relative to the report.

@@ -5,20 +5,17 @@ import html.parser
 import pytest
 
 from identity_matters import paper
-from identity_matters.report import (
-    build,
-    collection,
-    figures,
-)
+from identity_matters.report import build, collection, figures
+from identity_matters.report.figures import drawing, registry
 from tests.report.toy_runs import write_run
 
-TOY = figures.Figure(
+TOY = registry.Figure(
     name="toy_norms",
     experiment="toy",
     points=lambda run: [
         {"depth": row["depth"], "norm": row["norm"]} for row in run.records
     ],
-    draw=lambda points, canvas: figures.curve(
+    draw=lambda points, canvas: drawing.curve(
         canvas.subplots(), points, "depth", "norm"
     ),
 )

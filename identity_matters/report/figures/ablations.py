@@ -4,13 +4,16 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import (
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
     curves,
-    of_kind,
+    legend_below,
     series,
     split,
 )
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.records import of_kind, pick
 from identity_matters.runs import Run
 
 _LARGEST_LOSS = 10.0  # of a net that diverges; ten classes at random have 2.3
@@ -34,10 +37,10 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
             yield {**net, "test_error_percent": record["test_error_percent"]}
         # The last point may average a few batches only.
         elif record["step"] % result["train"]["steps_per_log"] == 0:
-            yield {**net, **fig.pick(record, "loss error_percent")}
+            yield {**net, **pick(record, "loss error_percent")}
 
 
-def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
+def draw_ablation(points: Points, canvas: Canvas) -> None:
     """A column for each data set and depth: training loss above, test error below."""
     nets = {net: net for net in split(points, "net")}
     columns = split(points, "variant convolutions")
@@ -59,10 +62,10 @@ def draw_ablation(points: fig.Points, canvas: fig.Canvas) -> None:
         below.set(xlabel="steps", ylim=(0, 100))
     grid[0, 0].set_ylabel("training loss")
     grid[1, 0].set_ylabel("test error (percent)")
-    fig.legend_below(canvas, grid[1], columns=len(nets))
+    legend_below(canvas, grid[1], columns=len(nets))
 
 
-def _mark_divergence(axes: Any, losses: fig.Points) -> None:
+def _mark_divergence(axes: Any, losses: Points) -> None:
     """Writes "diverges" where a curve ends early, and cuts the axis there."""
     last_step = max(point["step"] for point in losses)
     for rows in split(losses, "net").values():
@@ -74,6 +77,12 @@ def _mark_divergence(axes: Any, losses: fig.Points) -> None:
             )
 
 
+def _declare(question: str) -> None:
+    """Declares the figure of one question; all are drawn alike."""
+    points = functools.partial(ablation_points, question)
+    figure("ablations", question, points)(draw_ablation)
+
+
 for _question in (
     "identity",
     "initialisation",
@@ -81,5 +90,4 @@ for _question in (
     "batch_norm",
     "activation",
 ):
-    _points = functools.partial(ablation_points, _question)
-    fig.figure("ablations", _question, _points)(draw_ablation)
+    _declare(_question)

@@ -3,8 +3,15 @@
 from collections.abc import Iterator
 
 from identity_matters import paper
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import curves, of_kind, panels, series
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
+    curves,
+    panels,
+    series,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.records import of_kind, rows_of
 from identity_matters.runs import Run
 
 _PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
@@ -15,11 +22,11 @@ _LABELS = {"train": "training batches", "evaluation": "test"}
 def convergence_points(run: Run) -> Iterator[dict]:
     """One row for each logged step of training, and one for each evaluation."""
     for kind, error in _ERRORS.items():
-        yield from fig.rows(of_kind(run, kind), f"kind step error_percent={error}")
+        yield from rows_of(of_kind(run, kind), f"kind step error_percent={error}")
 
 
-@fig.figure("cifar", "convergence", convergence_points)
-def draw_convergence(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("cifar", "convergence", convergence_points)
+def draw_convergence(points: Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
         curves(
@@ -56,8 +63,8 @@ def ratio_points(run: Run) -> Iterator[dict]:
             yield {"step": record["step"], "block": block, "residual_ratio": ratio}
 
 
-@fig.figure("cifar", "residual_ratio", ratio_points)
-def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("cifar", "residual_ratio", ratio_points)
+def draw_ratio(points: Points, canvas: Canvas) -> None:
     # Variants train for different numbers of steps.
     timed = [
         {**point, "when": "after training" if point["step"] else "before training"}

@@ -6,8 +6,19 @@ rules.
 
 from collections.abc import Iterator
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import curves, panels, scatter, series, split
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Looks,
+    Points,
+    curves,
+    legend_below,
+    panels,
+    scatter,
+    series,
+    split,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS
 from identity_matters.report.numbers import natural_order
 from identity_matters.runs import Run
 
@@ -17,7 +28,7 @@ _ERRORS = {
 }
 _DIVERGED_PERCENT = 100.0  # where the error of a net that diverged is drawn
 _WITH_BATCH_NORM = ("resnet", "densenet")  # of the arms of `table_2`
-_FAILED: fig.Looks = {"color": "black", "markersize": 9.0, "label": "failed"}
+_FAILED: Looks = {"color": "black", "markersize": 9.0, "label": "failed"}
 
 
 def arm_points(run: Run) -> Iterator[dict]:
@@ -46,8 +57,8 @@ def identity_points(run: Run) -> Iterator[dict]:
             yield {**point, "arm": arm, "convolutions": int(convolutions)}
 
 
-@fig.figure("comparisons", "identity", identity_points)
-def draw_identity(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("comparisons", "identity", identity_points)
+def draw_identity(points: Points, canvas: Canvas) -> None:
     """A row for each data set: training and test error over depth."""
     arms = {arm: arm.replace("_", " ") for arm in split(points, "arm")}
     by_variant = split(points, "variant")
@@ -66,7 +77,7 @@ def draw_identity(points: fig.Points, canvas: fig.Canvas) -> None:
             axes.set(xlabel="convolutions")
             axes.set_xticks(depths, [str(depth) for depth in depths])
             axes.set_xticks([], minor=True)
-    fig.legend_below(canvas, canvas.axes, columns=3)
+    legend_below(canvas, canvas.axes, columns=3)
 
 
 def start_points(run: Run) -> Iterator[dict]:
@@ -75,8 +86,8 @@ def start_points(run: Run) -> Iterator[dict]:
         yield from arm_points(run)
 
 
-@fig.figure("comparisons", "starts", start_points)
-def draw_starts(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("comparisons", "starts", start_points)
+def draw_starts(points: Points, canvas: Canvas) -> None:
     """A panel for each comparison, a line for each arm, a mark for each seed."""
     title = {
         variant: variant.replace("/", ", ") for variant in split(points, "variant")
@@ -92,7 +103,7 @@ def draw_starts(points: fig.Points, canvas: fig.Canvas) -> None:
             trained = [point for point in placed if not point["failed"]]
             failed = [point for point in placed if point["failed"]]
             columns = ("test_error_percent", "place")
-            scatter(axes, trained, *columns, color=fig.COLOURS[0], markersize=6)
+            scatter(axes, trained, *columns, color=COLOURS[0], markersize=6)
             scatter(axes, failed, *columns, "x", **_FAILED)
             rates = sorted({point["learning_rate"] for point in of_arm})
             tuned = " or ".join(f"{rate:g}" for rate in rates)
@@ -116,8 +127,8 @@ def table_2_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("comparisons", "table_2", table_2_points)
-def draw_table_2(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("comparisons", "table_2", table_2_points)
+def draw_table_2(points: Points, canvas: Canvas) -> None:
     """A panel for each data set; a circle has no batch norm, a square has."""
     title = {variant: variant.partition("/")[0] for variant in split(points, "variant")}
     arms = {}

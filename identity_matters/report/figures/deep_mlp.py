@@ -3,8 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import curve, panels, series, split
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
+    curve,
+    panels,
+    series,
+    split,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import DEPTH_TIMES_NORM
+from identity_matters.report.records import pick, rows_of
 from identity_matters.runs import Run
 
 _VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
@@ -39,7 +48,7 @@ def trainability_points(run: Run) -> list[dict]:
         "train_loss train_error_percent linear_optimum_loss start_effective_dimension"
     )
     nets = [diverged | record for record in _labelled(run)]
-    return fig.rows(nets, f"activation net depth {names}")
+    return rows_of(nets, f"activation net depth {names}")
 
 
 def gradient_points(run: Run) -> list[dict]:
@@ -50,7 +59,7 @@ def gradient_points(run: Run) -> list[dict]:
     for record in shown:
         record["places"] = [layer / record["depth"] for layer in record["layers"]]
     names = "layer=layers place=places gradient_norm=gradient_norms"
-    return fig.rows(shown, f"activation net depth {names}")
+    return rows_of(shown, f"activation net depth {names}")
 
 
 def norm_points(run: Run) -> Iterator[dict]:
@@ -61,10 +70,10 @@ def norm_points(run: Run) -> Iterator[dict]:
     for record in _labelled(run):
         if "norm" in record:
             record["norm_times_depth"] = record["norm"] * record["depth"]
-            yield fig.pick(record, "activation depth norm_times_depth rate_times_depth")
+            yield pick(record, "activation depth norm_times_depth rate_times_depth")
 
 
-def _draw_nets(axes: Any, points: fig.Points, x: str, y: str, **options: Any) -> None:
+def _draw_nets(axes: Any, points: Points, x: str, y: str, **options: Any) -> None:
     """A curve of column y over column x for each kind of net."""
     for looks, rows in series(points, "net", _NET_LABELS):
         line = "o--" if looks["label"] == _DASHED else "o-"
@@ -72,7 +81,7 @@ def _draw_nets(axes: Any, points: fig.Points, x: str, y: str, **options: Any) ->
 
 
 def _over_depth(
-    points: fig.Points, canvas: fig.Canvas, ylabel: str
+    points: Points, canvas: Canvas, ylabel: str
 ) -> Iterator[tuple[Any, list]]:
     """Panels by activation with the depths on the x axis, and one shared legend."""
     depths = sorted({point["depth"] for point in points})
@@ -83,8 +92,8 @@ def _over_depth(
         yield axes, own
 
 
-@fig.figure("deep_mlp", "trainability", trainability_points)
-def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("deep_mlp", "trainability", trainability_points)
+def draw_trainability(points: Points, canvas: Canvas) -> None:
     # The losses of diverged nets are drawn at 2.
     points = [
         {**point, "train_loss": min(point["train_loss"], 2.0)} for point in points
@@ -97,16 +106,16 @@ def draw_trainability(points: fig.Points, canvas: fig.Canvas) -> None:
         )
 
 
-@fig.figure("deep_mlp", "directions", trainability_points)
-def draw_directions(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("deep_mlp", "directions", trainability_points)
+def draw_directions(points: Points, canvas: Canvas) -> None:
     for axes, own in _over_depth(
         points, canvas, r"effective dimension of $h_{\ell-1}$"
     ):
         _draw_nets(axes, own, "depth", "start_effective_dimension")
 
 
-@fig.figure("deep_mlp", "gradients", gradient_points)
-def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("deep_mlp", "gradients", gradient_points)
+def draw_gradients(points: Points, canvas: Canvas) -> None:
     """A row for each depth, a column for each activation."""
     named = [
         {**point, "panel": f"{point['activation']}, {point['depth']:,} layers"}
@@ -120,8 +129,8 @@ def draw_gradients(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.text(0.02, 1.5 * _NO_GRADIENT, "0 in float32", va="bottom", fontsize=7)
 
 
-@fig.figure("deep_mlp", "norms", norm_points)
-def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("deep_mlp", "norms", norm_points)
+def draw_norms(points: Points, canvas: Canvas) -> None:
     rates = sorted(split(points, "rate_times_depth"))
     depths = sorted(split(points, "depth"))
     shared = sorted(split(points, "activation"))
@@ -130,7 +139,7 @@ def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
     ):
         axes.axis("off")
         axes.set_title(
-            f"{activation}: {fig.DEPTH_TIMES_NORM} after training, range over seeds",
+            f"{activation}: {DEPTH_TIMES_NORM} after training, range over seeds",
             fontsize=9,
         )
         cells = split(
@@ -152,7 +161,7 @@ def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
         table.scale(1, 1.3)
 
 
-def _range(points: fig.Points) -> str:
+def _range(points: Points) -> str:
     """The least and largest l |||A||| of the seeds, or "" without any."""
     norms = [point["norm_times_depth"] for point in points]
     if not norms:

@@ -4,15 +4,19 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import (
-    COLOURS,
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
     curve,
     curves,
     panels,
+    scatter,
     series,
     split,
 )
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS, DEPTH_TIMES_NORM, NORM
+from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
 # Certificates against the truth, and times to escape (experiments/convergence.py)
@@ -30,11 +34,11 @@ _ESCAPED = {-0.5: "R = −1/2", 0.5: "R = 1/2"}
 def inside_points(run: Run) -> list[dict]:
     """One row for each shape and size of f(0) - C beyond the certificates."""
     names = "depth width excess_over_sigma converged_percent"
-    return fig.rows(fig.of_kind(run, "beyond", "question"), names)
+    return rows_of(of_kind(run, "beyond", "question"), names)
 
 
-@fig.figure("convergence", "inside", inside_points)
-def draw_inside(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("convergence", "inside", inside_points)
+def draw_inside(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     nets = series(points, "depth width", lambda net: f"ℓ = {net[0]}, d = {net[1]}")
     curves(axes, nets, "excess_over_sigma", "converged_percent")
@@ -52,7 +56,7 @@ def draw_inside(points: fig.Points, canvas: fig.Canvas) -> None:
 
 def escape_points(run: Run) -> Iterator[dict]:
     """One row for each target of `_ESCAPED`, depth and noise: medians of the draws."""
-    for record in fig.of_kind(run, "escape", "question"):
+    for record in of_kind(run, "escape", "question"):
         for entry in (
             record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ()
         ):
@@ -70,8 +74,8 @@ def escape_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("convergence", "escape", escape_points)
-def draw_escape(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("convergence", "escape", escape_points)
+def draw_escape(points: Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3):
         axes.set(yscale="log", xlabel="depth ℓ", ylabel="updates to the target, median")
         for style, rows in series(own, "noise", "noise {:g}".format):
@@ -113,11 +117,11 @@ _TARGETS = {
 def depth_points(run: Run) -> list[dict]:
     """One row for each trained network."""
     names = "network depth problem_seed start_gradient_norm converged updates"
-    return fig.rows(run.records, names) if run.variant == "depth" else []
+    return rows_of(run.records, names) if run.variant == "depth" else []
 
 
-@fig.figure("linear_training", "depth", depth_points)
-def draw_depth(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("linear_training", "depth", depth_points)
+def draw_depth(points: Points, canvas: Canvas) -> None:
     gradient, updates = canvas.subplots(1, 2)
     for place, (looks, rows) in enumerate(series(points, "network", _NETWORKS)):
         # The networks stand side by side at each depth.
@@ -152,27 +156,27 @@ def norm_points(run: Run) -> Iterator[dict]:
     for record in run.records if run.variant == "depth" else ():
         if record["network"] == "residual" and record["converged"]:
             yield {
-                **fig.pick(record, "depth problem_seed"),
+                **pick(record, "depth problem_seed"),
                 "norm_times_depth": record["norm"] * record["depth"],
                 "largest_norm_times_depth": record["largest_norm"] * record["depth"],
-                **fig.pick(record, theory),
+                **pick(record, theory),
             }
 
 
-@fig.figure("linear_training", "norm", norm_points)
-def draw_norm(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("linear_training", "norm", norm_points)
+def draw_norm(points: Points, canvas: Canvas) -> None:
     seeds = sorted(split(points, "problem_seed"))
     titles = {seed: f"target {number}" for number, seed in enumerate(seeds, start=1)}
     top = 1.5 * max(point["bound_iclr2017_times_depth"] for point in points)
     for axes, own in panels(canvas, points, "problem_seed", titles, legend=2):
-        axes.set(xlabel="depth ℓ", ylabel=fig.DEPTH_TIMES_NORM)
+        axes.set(xlabel="depth ℓ", ylabel=DEPTH_TIMES_NORM)
         axes.set(yscale="log", ylim=(1, top))
         for name, colour, line, label in (
             ("bound_iclr2017_times_depth", COLOURS[1], "--", "Theorem 2.1 [ICLR 2017]"),
             ("bound_v3_times_depth", COLOURS[4], "-.", "Theorem 2.1 [v3]"),
             ("norm_times_depth", COLOURS[0], "o", "gradient descent, at convergence"),
             ("least_norm_times_depth", COLOURS[6], ":", "no factorization goes below"),
-            ("depth", "gray", "-", f"the wall, {fig.NORM} = 1"),
+            ("depth", "gray", "-", f"the wall, {NORM} = 1"),
         ):
             curve(axes, own, "depth", name, line, color=colour, label=label)
         axes.set_xscale("log", base=2)
@@ -188,11 +192,11 @@ def stuck_points(run: Run) -> list[dict]:
         r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest
     ]
     lists = "updates=curve_updates excess_risk=curve_excess_risk"
-    return fig.rows(shown, f"target start width predicted_stall_excess_risk {lists}")
+    return rows_of(shown, f"target start width predicted_stall_excess_risk {lists}")
 
 
-@fig.figure("linear_training", "stuck", stuck_points)
-def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("linear_training", "stuck", stuck_points)
+def draw_stuck(points: Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "target", _TARGETS, legend=3):
         axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
         for style, some in series(own, "start", _STARTS):
@@ -218,11 +222,11 @@ def draw_stuck(points: fig.Points, canvas: fig.Canvas) -> None:
 def noise_points(run: Run) -> list[dict]:
     """One row for each draw; without convergence, with the updates until it stopped."""
     names = "target depth noise_std=noise_stds updates converged"
-    return fig.rows(run.records, names) if run.variant == "noise" else []
+    return rows_of(run.records, names) if run.variant == "noise" else []
 
 
-@fig.figure("linear_training", "noise", noise_points)
-def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("linear_training", "noise", noise_points)
+def draw_noise(points: Points, canvas: Canvas) -> None:
     depths = {depth: f"ℓ = {depth}" for depth in sorted(split(points, "depth"))}
     targets = dict(reversed(_TARGETS.items()))
     most_updates = max(point["updates"] for point in points)
@@ -234,14 +238,14 @@ def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
             shift = 1.12 ** (place - len(depths) / 2)
             placed = [{**row, "place": row["noise_std"] * shift} for row in of_depth]
             reached = [row for row in placed if row["converged"]]
-            fig.scatter(axes, reached, "place", "updates", **looks)
+            scatter(axes, reached, "place", "updates", **looks)
             _draw_not_reached(axes, placed, most_updates, looks["color"])
         for label, (marker, _) in _NOT_REACHED.items():
             axes.plot([], [], marker, color="grey", label=label)  # of every depth
 
 
 def _draw_not_reached(
-    axes: Any, points: fig.Points, most_updates: int, colour: str
+    axes: Any, points: Points, most_updates: int, colour: str
 ) -> None:
     """Marks draws that ran out of updates or diverged, above all others.
 
@@ -253,4 +257,4 @@ def _draw_not_reached(
             end = "diverged" if ended_early else "out of updates"
             marker, factor = _NOT_REACHED[end]
             marked = [{**point, "top": factor * most_updates}]
-            fig.scatter(axes, marked, "place", "top", marker, color=colour)
+            scatter(axes, marked, "place", "top", marker, color=colour)

@@ -2,11 +2,23 @@
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from matplotlib import ticker
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import curve, of_kind, panels, series, split
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Looks,
+    Points,
+    curve,
+    panels,
+    scatter,
+    series,
+    split,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import DEPTH_TIMES_NORM
+from identity_matters.report.records import of_kind
 from identity_matters.runs import Run
 
 # Factorizations (experiments/factorization.py)
@@ -54,8 +66,8 @@ def norm_points(run: Run) -> Iterator[dict]:
                 yield {**same, "curve": name, "depth_times_norm": norm}
 
 
-@fig.figure("factorization", "norms", norm_points)
-def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("factorization", "norms", norm_points)
+def draw_norms(points: Points, canvas: Canvas) -> None:
     names = ("dimension", "depth_times_norm")
     shown = [point for point in points if point["dimension"] not in _NOT_JOINED]
     for axes, in_panel in panels(canvas, shown, "variant", _PANELS, legend=4):
@@ -63,7 +75,7 @@ def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.xaxis.set_major_locator(ticker.LogLocator(base=4, subs=[0.5]))
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.set_yscale("log")
-        axes.set(xlabel="dimension d", ylabel=fig.DEPTH_TIMES_NORM)
+        axes.set(xlabel="dimension d", ylabel=DEPTH_TIMES_NORM)
         for bound, (label, line) in _BOUND_STYLES.items():
             rows = [point for point in in_panel if point["curve"] == bound]
             curve(axes, rows, *names, line, color="0.2", linewidth=1.0, label=label)
@@ -74,58 +86,77 @@ def draw_norms(points: fig.Points, canvas: fig.Canvas) -> None:
 
 
 def gap_points(run: Run) -> Iterator[dict]:
-    """The largest excess of |||A||| over the lower bounds below 1."""
+    """The largest excess of |||A||| over the lower bound by dimension and method.
+
+    Rows whose lower bound is 0, or only |||A||| >= 1, are left out: the ratio to these
+    says nothing.
+    """
     largest: dict[tuple[int, str], float] = {}
     for record in run.records:
         for row in record["rows"]:
-            if row["lower_bound"] > 0 and not row["lower_bound_is_1"]:
-                for method, name in (("polar", "polar"), ("best", row["best_method"])):
-                    if (norm := row["norms"].get(name)) is not None:
-                        place = record["dimension"], method
-                        excess = 100 * (norm / row["lower_bound"] - 1)
-                        largest[place] = max(excess, largest.get(place, 0.0))
+            for method, excess in _excesses(row):
+                place = (record["dimension"], method)
+                largest[place] = max(excess, largest.get(place, 0.0))
     for (dimension, method), excess in largest.items():
         yield {"dimension": dimension, "method": method, "excess_percent": excess}
 
 
-@fig.figure("factorization", "gap", gap_points)
-def draw_gaps(points: fig.Points, canvas: fig.Canvas) -> None:
-    worst = {
-        variant: max(point["excess_percent"] for point in of_variant)
-        for variant, of_variant in sorted(split(points, "variant").items())
-    }
-    names = {variant: variant.replace("_", " ") for variant in worst}
-    drawn = {name: names[name] for name in worst if worst[name] >= _NO_EXCESS}
-    optimal = [names[name] for name in worst if name not in drawn]
-    for axes, in_panel in panels(
-        canvas, points, "method", "{} factorization".format, legend=3
-    ):
+def _excesses(row: dict) -> Iterator[tuple[str, float]]:
+    """(method, excess over the lower bound in percent) of the methods in `gap`."""
+    bound = row["lower_bound"]
+    if bound <= 0 or row["lower_bound_is_1"]:
+        return
+    for method, name in (("polar", "polar"), ("best", row["best_method"])):
+        norm = row["norms"].get(name)
+        if norm is not None:
+            yield method, 100 * (norm / bound - 1)
+
+
+@figure("factorization", "gap", gap_points)
+def draw_gaps(points: Points, canvas: Canvas) -> None:
+    """A panel for each method; variants without an excess are only named."""
+    drawn = {}
+    at_the_bound = []
+    for variant, of_variant in sorted(split(points, "variant").items()):
+        name = variant.replace("_", " ")
+        if max(point["excess_percent"] for point in of_variant) >= _NO_EXCESS:
+            drawn[variant] = name
+        else:
+            at_the_bound.append(name)
+    titles = "{} factorization".format
+    for axes, in_panel in panels(canvas, points, "method", titles, legend=3):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.set_yscale("log")
         axes.set(ylim=(0.7 * _NO_EXCESS, 100), xlabel="dimension d")
         axes.set_ylabel("excess over the lower bound, percent")
-        for looks, rows in series(in_panel, "variant", drawn):
-            columns = ("dimension", "excess_percent")
-            joined = [row for row in rows if row["dimension"] not in _NOT_JOINED]
-            alone = [row for row in rows if row["dimension"] in _NOT_JOINED]
-            curve(axes, joined, *columns, "o-", floor=_NO_EXCESS, **looks)
-            unnamed = looks | {"label": None, "markerfacecolor": "none"}
-            curve(axes, alone, *columns, "o", floor=_NO_EXCESS, **unnamed)
-    axes.text(
+        for looks, of_variant in series(in_panel, "variant", drawn):
+            _draw_gaps_of(axes, of_variant, looks)
+    last_panel = canvas.axes[-1]
+    last_panel.text(
         x=0.03,
         y=0.97,
-        s="\n".join(["at the bound, and not drawn,", "in both panels:", *optimal]),
-        transform=axes.transAxes,
+        s="\n".join(["at the bound, and not drawn,", "in both panels:", *at_the_bound]),
+        transform=last_panel.transAxes,
         va="top",
         fontsize=8,
     )
 
 
-def shortest_points(run: Run) -> Iterator[dict]:
-    """The excess of the best |||A||| over F4 of docs/theory/factorization.md.
+def _draw_gaps_of(axes: Any, points: Points, looks: Looks) -> None:
+    """The curve of one variant, and its points at the dimensions of _NOT_JOINED."""
+    columns = ("dimension", "excess_percent")
+    joined = [point for point in points if point["dimension"] not in _NOT_JOINED]
+    alone = [point for point in points if point["dimension"] in _NOT_JOINED]
+    curve(axes, joined, *columns, "o-", floor=_NO_EXCESS, **looks)
+    unnamed = looks | {"label": None, "markerfacecolor": "none"}
+    curve(axes, alone, *columns, "o", floor=_NO_EXCESS, **unnamed)
 
-    It is also given over F4 with F10.
+
+def shortest_points(run: Run) -> Iterator[dict]:
+    """The excess of the best |||A||| over F4, and over F4 with F10.
+
+    Both are lower bounds of docs/theory/factorization.md.
     """
     for target, record in enumerate(run.records if run.variant in _OF_PATHS else ()):
         for row, bound in itertools.product(record["rows"], _BOUNDS_OF_PATHS):
@@ -139,19 +170,19 @@ def shortest_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("factorization", "shortest", shortest_points)
-def draw_shortest(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("factorization", "shortest", shortest_points)
+def draw_shortest(points: Points, canvas: Canvas) -> None:
     for axes, in_panel in panels(canvas, points, "variant", _OF_PATHS, legend=2):
         axes.set_yscale("symlog", linthresh=_NO_EXCESS)
         axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
         axes.set_xlabel("dimension d, targets side by side")
         placed = list(_side_by_side(in_panel))
         for looks, rows in series(placed, "bound", _BOUNDS_OF_PATHS):
-            fig.scatter(axes, rows, "place", "excess_percent", **looks, clip_on=False)
+            scatter(axes, rows, "place", "excess_percent", **looks, clip_on=False)
         axes.axhline(2, color="0.2", linewidth=1.0, linestyle="--")
 
 
-def _side_by_side(points: fig.Points) -> Iterator[dict]:
+def _side_by_side(points: Points) -> Iterator[dict]:
     """The points with a "place" within 0.35 of their dimension for each target."""
     for dimension, same in split(points, "dimension").items():
         targets = list(split(same, "target seed").values())
@@ -184,14 +215,14 @@ def optimum_points(run: Run) -> Iterator[dict]:
                 }
 
 
-@fig.figure("optimum", "curve", optimum_points)
-def draw_optimum(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("optimum", "curve", optimum_points)
+def draw_optimum(points: Points, canvas: Canvas) -> None:
     shown = [point for point in points if point["norm"] < 1]
     title = "R = −diag({0:g}, 1/{0:g})".format
     for axes, in_panel in panels(canvas, shown, "largest", title, legend=3):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
-        axes.set(xlabel="layers ℓ", ylabel=fig.DEPTH_TIMES_NORM)
+        axes.set(xlabel="layers ℓ", ylabel=DEPTH_TIMES_NORM)
         for looks, rows in series(in_panel, "curve", _OF_OPTIMUM):
             line = "o-" if looks["label"] == _OF_OPTIMUM["optimal"] else "o--"
             curve(axes, rows, "depth_layers", "depth_times_norm", line, **looks)

@@ -7,8 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.lines import Line2D
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import curve, of_kind, panels, series, split
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
+    curve,
+    panels,
+    series,
+    split,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS
+from identity_matters.report.records import of_kind
 from identity_matters.runs import Run
 
 _LABELS = {
@@ -41,15 +50,15 @@ def distribution_points(run: Run) -> Iterator[dict]:
         }
 
 
-@fig.figure("gradient_bound", "distribution", distribution_points)
-def draw_distribution(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("gradient_bound", "distribution", distribution_points)
+def draw_distribution(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     for looks, rows in series(points, "form", _LABELS):
         share = statistics.fmean(row["failures_percent"] for row in rows)
         looks["label"] += f": false at {share:.3g} % of the points"
         curve(axes, list(_shares_beyond(rows)), "ratio", "beyond_percent", "-", **looks)
     axes.axvline(1.0, color="black", linewidth=1)
-    axes.axvspan(1.0, _LARGEST_RATIO, color=fig.COLOURS[1], alpha=0.12, linewidth=0)
+    axes.axvspan(1.0, _LARGEST_RATIO, color=COLOURS[1], alpha=0.12, linewidth=0)
     for x, y, text in (
         (0.75, 0.62, "bound false here"),
         (0.25, 0.12, "bound true here"),
@@ -69,7 +78,7 @@ def draw_distribution(points: fig.Points, canvas: fig.Canvas) -> None:
     axes.legend(loc="upper right", frameon=True)
 
 
-def _shares_beyond(bins: fig.Points) -> Iterator[dict]:
+def _shares_beyond(bins: Points) -> Iterator[dict]:
     """The percentage of a seed's points above each edge that the figure shows."""
     for seed, of_seed in split(bins, "seed").items():
         for row in of_seed:
@@ -89,8 +98,8 @@ def tight_family_points(run: Run) -> Iterator[dict]:
         yield from ({"form": record["form"], **row} for row in record["rows"])
 
 
-@fig.figure("gradient_bound", "tight_family", tight_family_points)
-def draw_tight_family(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("gradient_bound", "tight_family", tight_family_points)
+def draw_tight_family(points: Points, canvas: Canvas) -> None:
     by_width = split(points, "width")
     shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
     # With one layer all forms but the corrected one are the same, as at every depth

@@ -2,8 +2,18 @@
 
 from collections.abc import Iterator
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import curve, of_kind, panels, series, split
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
+    curve,
+    panels,
+    scatter,
+    series,
+    split,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import NORM
+from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
 _INSIDE = 0.99  # largest |||A||| of a critical point that counts as near the identity
@@ -14,21 +24,21 @@ def wall_points(run: Run) -> Iterator[dict]:
     """One row for each critical point reached: |||A||| and its relative excess risk."""
     names = "width depth started_at_norm=started_at_norms norm=norms relative_excess"
     tests = "gradient_norms gradient_tolerance"
-    for row in fig.rows(of_kind(run, "critical_points"), f"{names} {tests}"):
+    for row in rows_of(of_kind(run, "critical_points"), f"{names} {tests}"):
         if row.pop("gradient_norms") <= row.pop("gradient_tolerance"):
             row["norm"] = float(f"{row['norm']:.6g}")
             row["relative_excess"] = float(f"{row['relative_excess']:.3g}")
             yield row
 
 
-@fig.figure("landscape", "wall", wall_points)
-def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("landscape", "wall", wall_points)
+def draw_wall(points: Points, canvas: Canvas) -> None:
     canvas.set_size_inches(7.0, 3.5)
     axes = canvas.subplots()
     starts = {False: "search from near", True: r"search from far, and $A_i = -I$"}
     points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
     for style, rows in series(points, "outside", starts):
-        fig.scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
+        scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
     inside = [point for point in points if point["norm"] <= _INSIDE]
     outside = [point for point in points if point["norm"] >= 1]
@@ -37,7 +47,7 @@ def draw_wall(points: fig.Points, canvas: fig.Canvas) -> None:
         text = f"{where} the identity:\n{bad:,} of {len(those):,}\nare not optimal"
         axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
     axes.set(yscale="log", xlim=(0, 3))
-    axes.set_xlabel(f"{fig.NORM}: how far the layers are from the identity")
+    axes.set_xlabel(f"{NORM}: how far the layers are from the identity")
     axes.set_ylabel("risk above the optimum, relative")
     axes.legend(loc=(0.6, 0.22))
 
@@ -55,18 +65,18 @@ def origin_points(run: Run) -> list[dict]:
         "net width depth target_size gradient_norm"
         " hessian_eigenvalue=hessian_eigenvalues"
     )
-    return fig.rows(farthest, names)
+    return rows_of(farthest, names)
 
 
-@fig.figure("landscape", "origin", origin_points)
-def draw_origin(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("landscape", "origin", origin_points)
+def draw_origin(points: Points, canvas: Canvas) -> None:
     spectrum, gradient = canvas.subplots(1, 2)
     nets = {"residual": "residual net", "standard": "standard net"}
     marks = {"residual net": ("o", 0.12), "standard net": ("x", -0.12)}
     for style, rows in series(points, "net", nets):
         marker, offset = marks[style["label"]]
         rows = [{**row, "place": row["depth"] + offset} for row in rows]
-        fig.scatter(
+        scatter(
             spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0
         )
         curve(gradient, rows, "place", "gradient_norm", marker, **style)
@@ -82,7 +92,7 @@ def negative_determinant_points(run: Run) -> Iterator[dict]:
         least = record["least_gradient_norms"][0]
         floors = record["floors"][0]
         for tau, norm, floor in zip(record["taus"], least, floors, strict=True):
-            same = fig.pick(record, "width depth")
+            same = pick(record, "width depth")
             yield {
                 **same,
                 "tau": tau,
@@ -92,8 +102,8 @@ def negative_determinant_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("landscape", "negative_determinant", negative_determinant_points)
-def draw_negative_determinant(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("landscape", "negative_determinant", negative_determinant_points)
+def draw_negative_determinant(points: Points, canvas: Canvas) -> None:
     points = sorted(points, key=lambda point: (point["width"], point["depth"]))
     ratios = [
         {**point, "over_floor": point["least_gradient_norm"] / point["floor"]}

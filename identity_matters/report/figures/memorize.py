@@ -3,16 +3,19 @@
 import math
 from collections.abc import Iterator
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import (
-    COLOURS,
+from identity_matters.report.figures.drawing import (
+    Canvas,
     Looks,
+    Points,
     curve,
     curves,
-    of_kind,
+    panels,
     series,
     split,
 )
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS
+from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
 _CURVES = {
@@ -35,7 +38,7 @@ def parameter_points(run: Run) -> Iterator[dict]:
         n = fit["examples"]
         if "refused" not in fit:
             yield {
-                **fig.pick(fit, names),
+                **pick(fit, names),
                 "theorem_3_2": n * math.log(n) + fit["num_classes"] ** 2,
                 # Two hidden layers of Theta(sqrt n) nodes (arXiv 1810.07770), and
                 # O~(sqrt n) parameters (arXiv 2110.03187), both as stated in the
@@ -46,8 +49,8 @@ def parameter_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("memorize", "parameters", parameter_points)
-def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "parameters", parameter_points)
+def draw_parameters(points: Points, canvas: Canvas) -> None:
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
     points = sorted(
@@ -74,7 +77,7 @@ def draw_parameters(points: fig.Points, canvas: fig.Canvas) -> None:
     canvas.legend(**_BELOW)
 
 
-def _draw_named_curves(axes, points: fig.Points) -> None:
+def _draw_named_curves(axes, points: Points) -> None:
     """The curves of the theory; each has its name at its right end."""
     end = max(points, key=lambda point: point["examples"])
     for name, (label, line) in _CURVES.items():
@@ -103,13 +106,13 @@ def width_points(run: Run) -> Iterator[dict]:
     names = "precision examples least_fitting_width least_certified_width"
     for record in of_kind(run, "minimal_width"):
         yield {
-            **fig.pick(record, names),
+            **pick(record, names),
             "theorem_width": printed.get(record["examples"]),
         }
 
 
-@fig.figure("memorize", "width", width_points)
-def draw_widths(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "width", width_points)
+def draw_widths(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     for looks, rows in series(points, "precision", _PRECISIONS):
         # Large hollow marks, so that equal widths show inside them.
@@ -137,11 +140,11 @@ def precision_points(run: Run) -> Iterator[dict]:
         for name in ("float32", "float64"):
             if "refused" not in (result := record[f"{name}_result"]):
                 same = {"precision": name, "pair_distance": record["pair_distance"]}
-                yield {**same, **fig.pick(result, names)}
+                yield {**same, **pick(result, names)}
 
 
-@fig.figure("memorize", "precision", precision_points)
-def draw_precision(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "precision", precision_points)
+def draw_precision(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     # Without a certificate its bound need not hold.
     certified = [point for point in points if point["certified"]]
@@ -169,14 +172,14 @@ def descent_points(run: Run) -> Iterator[dict]:
                 "constructed_errors_percent": constructed,
             }
             yield {
-                **fig.pick(record, "examples learning_rate"),
+                **pick(record, "examples learning_rate"),
                 "step": point["step"],
                 **errors,
             }
 
 
-@fig.figure("memorize", "descent", descent_points)
-def draw_descent(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "descent", descent_points)
+def draw_descent(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     rates = series(points, "learning_rate", "SGD with momentum, rate {:g}".format)
     curves(axes, rates, "step", "errors_percent")
@@ -191,17 +194,17 @@ def few_numbers_points(run: Run) -> Iterator[dict]:
     names = "dataset examples group_points numbers group_numbers certified"
     for record in of_kind(run, "few_numbers"):
         if "word_bits" not in record:
-            row = fig.pick(record, f"{names} counting_bound=counting_lower_bound")
+            row = pick(record, f"{names} counting_bound=counting_lower_bound")
             each = ("numbers", "group_numbers", "counting_bound")
             yield row | {
                 f"{name}_per_example": row[name] / row["examples"] for name in each
             }
 
 
-@fig.figure("memorize", "few_numbers", few_numbers_points)
-def draw_few_numbers(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "few_numbers", few_numbers_points)
+def draw_few_numbers(points: Points, canvas: Canvas) -> None:
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
+    for axes, own in panels(canvas, points, "dataset", titles, legend=2):
         axes.set(
             yscale="log", xlabel="images per group", ylabel="stored numbers per example"
         )
@@ -231,9 +234,7 @@ def floor_points(run: Run) -> Iterator[dict]:
     records = [one for one in of_kind(run, "retrieval") if "refused" not in one]
     if not records:
         return
-    dataset = fig.pick(
-        records[0], "dataset examples counting_bound=counting_lower_bound"
-    )
+    dataset = pick(records[0], "dataset examples counting_bound=counting_lower_bound")
     n, d, r = (records[0][name] for name in ("examples", "features", "num_classes"))
     yield {
         **dataset,
@@ -260,10 +261,10 @@ def floor_points(run: Run) -> Iterator[dict]:
         }
 
 
-@fig.figure("memorize", "floor", floor_points)
-def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "floor", floor_points)
+def draw_floor(points: Points, canvas: Canvas) -> None:
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, own in fig.panels(canvas, points, "dataset", titles, legend=2):
+    for axes, own in panels(canvas, points, "dataset", titles, legend=2):
         names = list(dict.fromkeys(point["network"] for point in own))[::-1]
         # Seeds differ by a few words; the last one is drawn.
         by_name = {point["network"]: point for point in own}
@@ -291,18 +292,18 @@ def trade_points(run: Run) -> list[dict]:
         record for record in of_kind(run, "few_numbers") if "word_bits" in record
     ]
     stored = "numbers group_numbers counting_bound=counting_lower_bound"
-    return fig.rows(records, f"examples word_bits width group_points {stored}")
+    return rows_of(records, f"examples word_bits width group_points {stored}")
 
 
-@fig.figure("memorize", "trade", trade_points)
-def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("memorize", "trade", trade_points)
+def draw_trade(points: Points, canvas: Canvas) -> None:
     columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
     rows = [
         {**point, "part": part, "stored": point[part]}
         for part in columns
         for point in points
     ]
-    for axes, own in fig.panels(canvas, rows, "part", columns, legend=2):
+    for axes, own in panels(canvas, rows, "part", columns, legend=2):
         axes.set(xlabel="bits of a number")
         axes.set_ylabel(f"stored numbers, n = {_examples(points)}")
         curves(axes, series(own, "width", "width {}".format), "word_bits", "stored")
@@ -318,6 +319,6 @@ def draw_trade(points: fig.Points, canvas: fig.Canvas) -> None:
         axes.set_ylim(bottom=0)
 
 
-def _examples(points: fig.Points) -> str:
+def _examples(points: Points) -> str:
     """The numbers of examples in words: "16,384"."""
     return " and ".join(f"{n:,}" for n in sorted(split(points, "examples")))

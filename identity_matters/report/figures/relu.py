@@ -3,15 +3,19 @@
 import math
 from collections.abc import Iterator
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import (
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
     curve,
     curves,
-    of_kind,
     panels,
+    scatter,
     series,
     split,
 )
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS
+from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
 _DRAWN_ZERO = 1e-20  # values of rounding size, 0 included, are drawn at this height
@@ -32,14 +36,14 @@ def limit_points(run: Run) -> Iterator[dict]:
     names = "depth width maps bias pairs descends kind=kinds norm=max_norm risk_share"
     for record in of_kind(run, "search", "measured"):
         maps = record["lifted_width"] > record["width_in"]
-        for row in fig.rows([{**record, "maps": maps}], names):
+        for row in rows_of([{**record, "maps": maps}], names):
             row["kind"] = record["kind_names"][row["kind"]]
             if row["kind"] in _DRAWN_KINDS:
                 yield row
 
 
-@fig.figure("relu", "limits", limit_points)
-def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("relu", "limits", limit_points)
+def draw_limits(points: Points, canvas: Canvas) -> None:
     titles = {False: "without biases", True: "with biases"}
     for axes, panel_points in panels(canvas, points, "bias", titles):
         axes.set(yscale="log", ylabel="f / f(0); the teacher has 0")
@@ -49,7 +53,7 @@ def draw_limits(points: fig.Points, canvas: fig.Canvas) -> None:
             looks = {**style, "label": f"{style['label']} ({len(rows)})"}
             if style["label"] == "outside":
                 looks["color"] = "grey"
-            fig.scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **looks)
+            scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **looks)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=7
@@ -78,16 +82,16 @@ def functional_points(run: Run) -> Iterator[dict]:
             least = 2 * math.sqrt(proof["risk"] / (2 * record["pairs"]))
             found = proof["functional_gradient"]
             sides = {"least_gradient_in_the_maps": least, "gradient_in_the_maps": found}
-            yield {**fig.pick(record, "depth width bias"), **sides}
+            yield {**pick(record, "depth width bias"), **sides}
 
 
-@fig.figure("relu", "functional", functional_points)
-def draw_functional(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("relu", "functional", functional_points)
+def draw_functional(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     columns = "least_gradient_in_the_maps", "gradient_in_the_maps"
     for style, rows in series(points, "depth bias", _label):
         style["label"] += f" ({len(rows)})"
-        fig.scatter(axes, rows, *columns, **style)
+        scatter(axes, rows, *columns, **style)
     ends = [end([point[columns[0]] for point in points]) for end in (min, max)]
     axes.plot(ends, ends, color="black", linestyle="--", linewidth=1, label="the bound")
     axes.set(xscale="log", yscale="log")
@@ -102,11 +106,11 @@ def ratio_points(run: Run) -> list[dict]:
     records = of_kind(run, "gradient_ratio", "measured")
     counted = [{**record, "examples": 2 * record["pairs"]} for record in records]
     names = "norm=norms median_ratio least_ratio searched_ratio"
-    return fig.rows(counted, f"depth width bias examples {names}")
+    return rows_of(counted, f"depth width bias examples {names}")
 
 
-@fig.figure("relu", "gradient_ratio", ratio_points)
-def draw_ratio(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("relu", "gradient_ratio", ratio_points)
+def draw_ratio(points: Points, canvas: Canvas) -> None:
     axes = canvas.subplots()
     for place, (style, rows) in enumerate(series(points, "depth width bias", _label)):
         # The crosses of the nets stand side by side; several of them are 0.
@@ -150,7 +154,7 @@ def training_points(run: Run) -> Iterator[dict]:
             }
         yield from (
             {**kind, **row}
-            for row in fig.rows(
+            for row in rows_of(
                 [record],
                 "risk=risk_share_of_labels input=input_travel_over_promise "
                 "output=output_travel_over_promise",
@@ -158,8 +162,8 @@ def training_points(run: Run) -> Iterator[dict]:
         )
 
 
-@fig.figure("relu", "training", training_points)
-def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("relu", "training", training_points)
+def draw_training(points: Points, canvas: Canvas) -> None:
     by_time, by_risk = canvas.subplots(1, 2)
     timed = [point for point in points if "time" in point]
     for style, rows in series(timed, "problems", "{}".format):
@@ -173,10 +177,10 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
     by_time.legend(fontsize=7)
     problems = [point for point in points if "risk" in point]
     for name, color, mark in (
-        ("output", fig.COLOURS[0], "o"),
-        ("input", fig.COLOURS[1], "x"),
+        ("output", COLOURS[0], "o"),
+        ("input", COLOURS[1], "x"),
     ):
-        fig.scatter(
+        scatter(
             by_risk, problems, "risk", name, mark, color=color, label=f"{name} weights"
         )
     by_risk.axhline(1.0, color="black", linestyle="--", linewidth=1)
@@ -190,13 +194,13 @@ def draw_training(points: fig.Points, canvas: fig.Canvas) -> None:
 def noise_points(run: Run) -> Iterator[dict]:
     """Times to half the risk, and the share of noisy starts that reach each bound."""
     records = of_kind(run, "noise", "measured")
-    for row in fig.rows(
+    for row in rows_of(
         records, "depth width bias deviation=scales median_updates_to_half"
     ):
         if row["median_updates_to_half"] is not None:
             yield row
     for width, records_of_width in split(records, "width").items():
-        starts = fig.rows(records_of_width, "scale=scales share=final_risk_share")
+        starts = rows_of(records_of_width, "scale=scales share=final_risk_share")
         ends = [start["share"] for start in starts if start["scale"] > 0]
         for bound in _BOUNDS:
             yield {
@@ -208,8 +212,8 @@ def noise_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("relu", "noise", noise_points)
-def draw_noise(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("relu", "noise", noise_points)
+def draw_noise(points: Points, canvas: Canvas) -> None:
     by_bound, by_scale = canvas.subplots(1, 2)
     shares = [point for point in points if "share_of_starts" in point]
     by_width = series(shares, "width", "width {}".format)

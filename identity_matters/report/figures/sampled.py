@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
-from identity_matters.report import figures as fig
-from identity_matters.report.figures import COLOURS, curve, panels, series
+from identity_matters.report.figures.drawing import (
+    Canvas,
+    Points,
+    curve,
+    panels,
+    series,
+)
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS, DEPTH_TIMES_NORM
 from identity_matters.runs import Run
 
 _MARK_EVERY = 5  # of the updates whose risk is known
@@ -25,8 +32,8 @@ def bound_points(run: Run) -> Iterator[dict]:
                 }
 
 
-@fig.figure("sampled_bound", "risk", bound_points)
-def draw_bound(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("sampled_bound", "risk", bound_points)
+def draw_bound(points: Points, canvas: Canvas) -> None:
     for axes, own in panels(canvas, points, "depth", "{} layers".format, legend=3):
         axes.set(yscale="log", xlabel="updates", ylabel="f − C, mean over runs")
         for looks, rows in series(own, "batch_examples", "B = {}".format):
@@ -69,8 +76,8 @@ def floor_points(run: Run) -> Iterator[dict]:
             }
 
 
-@fig.figure("linear_sampled", "floor", floor_points)
-def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
+@figure("linear_sampled", "floor", floor_points)
+def draw_floor(points: Points, canvas: Canvas) -> None:
     left, right = canvas.subplots(1, 2)
     own = [{**p, "norm_times_depth": p["depth"] * p["norm"]} for p in points]
     for looks, rows in series(own, "depth", "{} layers".format):
@@ -79,5 +86,5 @@ def draw_floor(points: fig.Points, canvas: fig.Canvas) -> None:
         curve(right, rows, "step", "norm_times_depth", markevery=_MARK_EVERY, **looks)
     left.plot([], [], ":", color=COLOURS[-1], label="floor that is predicted (S1)")
     left.set(yscale="log", xlabel="updates", ylabel="f − C")
-    right.set(xlabel="updates", ylabel=f"{fig.DEPTH_TIMES_NORM}, at most")
+    right.set(xlabel="updates", ylabel=f"{DEPTH_TIMES_NORM}, at most")
     left.legend(fontsize=8)

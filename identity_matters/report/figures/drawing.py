@@ -1,0 +1,255 @@
+"""What figures are drawn with: series, panels, curves, and one legend below.
+
+A figure's points are flat dicts, the rows of a table; functions here take the names of
+its columns. `series` gives each value of a column its looks, `panels` its axes, and
+`curve` draws the median and the range of the points at each place.
+"""
+
+import itertools
+import operator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf, isnan, log10
+from typing import Any
+
+import matplotlib.figure
+from matplotlib import ticker
+
+from identity_matters.report.figures.style import COLOURS, DASHES, MARKERS
+
+Points = list[dict]
+Looks = dict[str, Any]
+Labels = Mapping[Any, str] | Callable[[Any], str]
+Series = Iterator[tuple[Looks, Points]]
+
+_LINES = ("-", "--", "-.", ":")  # formats without a marker
+_FEW_DECADES = 2  # a logarithmic axis over fewer has plain numbers
+
+
+class Canvas(matplotlib.figure.Figure):
+    """A Matplotlib figure that knows how many values its medians are of.
+
+    Attributes:
+      medians: (number of values, number of seeds) of the medians that `curve` drew.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.medians: set[tuple[int, int]] = set()
+
+
+def split(points: Points, names: str) -> dict[Any, Points]:
+    """Groups points by one or more columns, in order of appearance.
+
+    Args:
+      points: rows of a table.
+      names: the columns, separated by spaces.
+
+    Returns:
+      The points of each value; of several columns, of each tuple of values.
+    """
+    key = operator.itemgetter(*names.split())
+    parts: dict[Any, Points] = {}
+    for point in points:
+        parts.setdefault(key(point), []).append(point)
+    return parts
+
+
+def series(points: Points, by: str, labels: Labels = str) -> Series:
+    """(looks, points) for each value of a column, or of several.
+
+    The looks are a color, a marker, dashes and a label, as `curve` takes them. `labels`
+    gives each value its label. A dict also sets the order, so that a value has the same
+    colour in every panel; values that are not in it are left out.
+    """
+    parts = split(points, by)
+    if not isinstance(labels, Mapping):
+        labels = {value: labels(value) for value in parts}
+    looks = itertools.cycle(zip(COLOURS, MARKERS, DASHES, strict=True))
+    for (colour, marker, dashes), (value, label) in zip(
+        looks, labels.items(), strict=False
+    ):
+        if value in parts:
+            yield (
+                {"color": colour, "marker": marker, "dashes": dashes, "label": label},
+                parts[value],
+            )
+
+
+def panels(
+    canvas: Canvas,
+    points: Points,
+    by: str,
+    titles: Labels = str,
+    columns: int = 3,
+    legend: int = 0,
+    sharey: bool = True,
+) -> Iterator[tuple[Any, Points]]:
+    """(axes, points) for each value of a column, named by `titles` as in `series`.
+
+    The panels share one y axis, unless `sharey` is False, and a legend of `legend`
+    columns below them, unless that is 0.
+    """
+    parts = list(series(points, by, titles))
+    columns = min(columns, len(parts))
+    rows = -(-len(parts) // columns)
+    if rows > 1:
+        canvas.set_size_inches(2.4 * columns + 0.6, 2.4 * rows + 0.8)
+    grid = canvas.subplots(rows, columns, squeeze=False, sharey=sharey).flatten()
+    for unused in grid[len(parts) :]:
+        unused.remove()
+    for place, (axes, (looks, in_panel)) in enumerate(zip(grid, parts, strict=False)):
+        axes.set_title(looks["label"], fontsize=9)
+        yield axes, in_panel
+        # The caller has drawn the panel; only the first of a row keeps its y label.
+        if place % columns:
+            axes.set_ylabel("")
+    if legend:
+        legend_below(canvas, canvas.axes, legend)
+
+
+def legend_below(canvas: Canvas, panels_with_labels: Iterable, columns: int) -> None:
+    """One legend of these axes, below the figure, without repeated labels."""
+    entries: dict[str, Any] = {}
+    for axes in panels_with_labels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    canvas.legend(
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns
+    )
+
+
+def curve(
+    axes: Any,
+    points: Points,
+    x: str,
+    y: str,
+    fmt: str = "o-",
+    floor: float = -inf,
+    **looks: Any,
+) -> None:
+    """Draws the median of column y at each value of column x, and the values' range.
+
+    Points without a value (None or NaN) are left out.
+
+    Args:
+      axes: where to draw.
+      points: the points of one series.
+      x: the column of the horizontal axis.
+      y: the column of the vertical axis.
+      fmt: as for `axes.plot`; "o" in it stands for the marker of the series, and "-"
+        alone for its dashes.
+      floor: smaller values are drawn at this one, since a logarithmic axis has no 0.
+      looks: those of a `series`, and options of `axes.plot`.
+    """
+    with_value = [p for p in points if p[y] is not None and not isnan(p[y])]
+    if not with_value:
+        return
+    at_place = split(with_value, x)
+    for same_place in at_place.values():
+        seeds = {point.get("seed") for point in same_place}
+        axes.figure.medians.add((len(same_place), len(seeds)))
+    places = sorted(at_place)
+    heights = [[max(point[y], floor) for point in at_place[place]] for place in places]
+    medians = [statistics.median(values) for values in heights]
+    (line,) = axes.plot(places, medians, **_plot_options(fmt, looks))
+    _draw_ranges(axes, line, places, heights)
+
+
+def _draw_ranges(axes: Any, line: Any, places: list, heights: list[list]) -> None:
+    """The range of the heights at each place: a band along the line, or else bars."""
+    least = [min(values) for values in heights]
+    largest = [max(values) for values in heights]
+    if least == largest:
+        return
+    colour = line.get_color()
+    if line.get_linestyle() == "None" or len(places) == 1:
+        axes.vlines(places, least, largest, color=colour, alpha=0.6)
+        return
+    # "steps-post" of a line is "post" of a band.
+    step = line.get_drawstyle().partition("-")[2] or None
+    axes.fill_between(
+        places, least, largest, step=step, color=colour, alpha=0.2, linewidth=0
+    )
+
+
+def _plot_options(fmt: str, looks: Looks) -> Looks:
+    """Options of `axes.plot` for `fmt` and the looks of a series; see `curve`."""
+    options = dict(looks)
+    series_marker = options.pop("marker", "o")
+    series_dashes = options.pop("dashes", "-")
+    line = fmt if fmt in _LINES else fmt.strip("".join(MARKERS) + "x*.")
+    marker = fmt.replace(line, "") if line else fmt
+    options["marker"] = series_marker if marker == "o" else marker or "None"
+    options["linestyle"] = series_dashes if fmt == "-" else line or "None"
+    return options
+
+
+def curves(
+    axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options: Any
+) -> None:
+    """A `curve` for each part of a `series`."""
+    for looks, points in parts:
+        curve(axes, points, x, y, fmt, **looks | options)
+
+
+def scatter(
+    axes: Any,
+    points: Points,
+    x: str,
+    y: str,
+    fmt: str = "o",
+    floor: float = -inf,
+    **looks: Any,
+) -> None:
+    """Draws every point, as `curve` draws medians; the marks "o" are translucent."""
+    options = _plot_options(fmt, looks)
+    if fmt == "o":
+        options = {"alpha": 0.5, "markeredgewidth": 0} | options
+    heights = [max(point[y], floor) for point in points]
+    axes.plot([point[x] for point in points], heights, **options)
+
+
+def finish(canvas: Canvas) -> None:
+    """Says what medians are of, and writes plain numbers on short logarithmic axes."""
+    if note := _median_note(canvas.medians):
+        canvas.suptitle(note, x=0.995, ha="right", fontsize=7, color="grey")
+    for axes in canvas.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                _write_plain_numbers(axis)
+
+
+def _median_note(medians: set[tuple[int, int]]) -> str:
+    """What the lines, marks, bands and bars of a figure are, or "" without medians."""
+    several = {(values, seeds) for values, seeds in medians if values > 1}
+    if not several:
+        return ""
+    most_seeds = max(seeds for _, seeds in several)
+    if all(values == seeds for values, seeds in several):
+        of = _from_to([seeds for _, seeds in several]) + " seeds"
+    else:
+        of = _from_to([values for values, _ in several]) + " values"
+        if most_seeds > 1:
+            of += f" from {most_seeds} seeds"
+    return f"lines and marks: median of {of}; bands and bars: their range"
+
+
+def _from_to(numbers: list[int]) -> str:
+    """The range of the numbers in words: "3", or "2 to 3"."""
+    least, largest = min(numbers), max(numbers)
+    return f"{least}" if least == largest else f"{least} to {largest}"
+
+
+def _write_plain_numbers(axis: Any) -> None:
+    """Ticks like 0.2, 0.5, 1 on a base-10 axis of few decades, not 2 x 10^-1."""
+    low, high = sorted(axis.get_view_interval())
+    decades = log10(high / low)
+    if axis.get_transform().base != 10 or decades >= _FEW_DECADES:
+        return
+    if isinstance(axis.get_major_locator(), ticker.FixedLocator):
+        return
+    digits = (1, 2, 5) if decades > 0.7 else range(1, 10)
+    axis.set_major_locator(ticker.LogLocator(base=10, subs=digits))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
