@@ -24,15 +24,16 @@ class Net(nn.Module):
 
         They are those of `nets.init_variables`, without empty collections. Only the
         shape of `images` matters. One generator, seeded by the bits of the typed `key`,
-        draws all numbers. If the key is traced (by `jax.jit`, say), the program calls
-        NumPy.
+        draws all numbers.
         """
         created = self.created(images)
-        draw = functools.partial(_draw_variables, created)
         key_data = jax.random.key_data(key)
         if isinstance(key_data, jax.core.Tracer):
+            # By `jax.jit`, say: the bits are known when the program runs, which then
+            # calls NumPy.
+            draw = functools.partial(_draw_variables, created)
             return jax.pure_callback(draw, nn.meta.unbox(created), key_data)
-        return jax.tree.map(jnp.asarray, draw(key_data))
+        return jax.tree.map(jnp.asarray, _draw_variables(created, key_data))
 
     @nn.nowrap
     def created(self, images: Any) -> dict:
@@ -42,18 +43,35 @@ class Net(nn.Module):
 
 
 def _draw_variables(created: dict, key_data: Any) -> dict:
-    """The variables, f32 arrays of NumPy, from the bits of a key; see `Net.created`."""
+    """Draws all variables, in the order of their tree.
+
+    Args:
+      created: from `Net.created`.
+      key_data: the bits of a key, whole numbers.
+
+    Returns:
+      A tree like `created`, of NumPy arrays, f32.
+    """
     seed = np.random.SeedSequence(np.asarray(key_data).ravel().tolist())
     generator = np.random.Generator(np.random.Philox(seed))
-
-    def draw(path, leaf) -> np.ndarray:
-        if isinstance(leaf, Drawn):
-            return np.asarray(leaf.draw(generator, leaf.value.shape), np.float32)
-        return np.full(leaf.shape, CONSTANTS[path[-1].key], np.float32)
-
     return jax.tree_util.tree_map_with_path(
-        draw, created, is_leaf=lambda leaf: isinstance(leaf, Drawn)
+        functools.partial(_draw_leaf, generator), created, is_leaf=_is_drawn
     )
+
+
+def _draw_leaf(
+    generator: np.random.Generator, path: tuple, leaf: Drawn | jax.ShapeDtypeStruct
+) -> np.ndarray:
+    """One variable: drawn by its own function, or full of the constant of its name."""
+    if isinstance(leaf, Drawn):
+        return np.asarray(leaf.draw(generator, leaf.value.shape), np.float32)
+    name = path[-1].key
+    return np.full(leaf.shape, CONSTANTS[name], np.float32)
+
+
+def _is_drawn(leaf: Any) -> bool:
+    """Whether this is a `Drawn`, which JAX would take apart otherwise."""
+    return isinstance(leaf, Drawn)
 
 
 def check(
