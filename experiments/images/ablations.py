@@ -23,7 +23,6 @@ sampling error due to the finite test set. If the difference is smaller, the ver
 """
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from experiments import run
@@ -35,13 +34,11 @@ from experiments.run.verdicts import reproduced, total, where
 if TYPE_CHECKING:
     from experiments.images.train import Training
 
-# A net has trained if its training error is at most this. Our choice.
-TRAINED_PERCENT = 5.0
-# In ten epochs of augmented images a narrow net fits less:
-# this is a third of the error at chance.
-SMALL_TRAINED_PERCENT = 30.0
-# An initialisation has helped if its training loss
-# is at most this times the other's. Our choice.
+# Size -> the largest training error of a net that has trained. Our choice. In the ten
+# epochs of the small size a narrow net fits less: 30 % is a third of that at chance.
+TRAINED_PERCENT = {"cifar10": 5.0, "cifar10/small": 30.0}
+# An initialisation has helped if its training loss is at most this times the other's.
+# Our choice.
 HELPED_LOSS_RATIO = 0.5
 # Below this loss a net has fitted its images, and ratios say nothing.
 LEAST_LOSS = 0.01
@@ -59,8 +56,8 @@ OTHER_VARIANTS = {
         f"cifar10/{question}": f"{about}; a net on an H200: minutes (estimate)"
         for question, about in QUESTIONS.items()
     },
-    # Within reach of two cores: ten epochs,
-    # 170,928 parameters, and no more nets than needed.
+    # Within reach of two cores: ten epochs, 170,928 parameters, and no more nets than
+    # needed.
     **{
         f"cifar10/small/{question}": f"{about}; one core: 1 to 3 hours"
         for question, about in QUESTIONS.items()
@@ -125,8 +122,8 @@ def _nets(size: str, question: str) -> dict:
             "paper": {"residual_init": "paper"},
             "paper_times_3": {"residual_init": "paper", "initial_scale": 3.0},
             "standard": {"residual_init": "standard"},
-            # All residual weights are zero,
-            # and so are the gradients with respect to them.
+            # All residual weights are zero, and so are the gradients with respect to
+            # them.
             "zero": {"initial_scale": 0.0},
         },
         "projection": {
@@ -183,31 +180,31 @@ def measure(training: "Training", key, log) -> dict:
     return training.run(key, log, keep_diverged=True)
 
 
+class Judgement(NamedTuple):
+    """What a question's judge says.
+
+    Attributes:
+      verdict: "reproduced", "not reproduced" or "undecided".
+      metrics: the differences of test errors that it rests on; empty without any.
+    """
+
+    verdict: str
+    metrics: dict
+
+
 def verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """Whether the paper's remark holds for the nets of this run."""
-    results = where(records, kind=RESULT)
+    """Whether the paper's remark holds for the nets of this run; see `_JUDGES`."""
     size, question = config["variant"].rsplit("/", 1)
+    results = where(records, kind=RESULT)
     nets = {result["net"]: result for result in results}
+    judgement = _JUDGES[question](nets, size)
     metrics = {
         "nets": len(results),
         "diverged": total(results, "diverged"),
         **_net_metrics(results),
+        **judgement.metrics,
     }
-    is_small = size == "cifar10/small"
-    if question == "identity":
-        trained_percent = SMALL_TRAINED_PERCENT if is_small else TRAINED_PERCENT
-        outcome = reproduced(identity_trains(results, trained_percent))
-    elif question == "initialisation" and (
-        nets["paper"]["diverged"] or nets["standard"]["diverged"]
-    ):
-        # All nets have one rate. At another the one that diverged may be the better.
-        outcome = "undecided"
-    elif question == "initialisation" and not is_small:
-        outcome = reproduced(initialisation_helps(nets["paper"], nets["standard"]))
-    else:
-        outcome, differences = _judge_by_test_error(question, nets)
-        metrics |= differences
-    return run.Verdict(question.replace("_", "-"), metrics, outcome)
+    return run.Verdict(question.replace("_", "-"), metrics, judgement.verdict)
 
 
 def _net_metrics(results: list[dict]) -> dict:
@@ -221,91 +218,104 @@ def _net_metrics(results: list[dict]) -> dict:
     }
 
 
-def _judge_by_test_error(question: str, nets: dict[str, dict]) -> tuple[str, dict]:
-    """The verdict by `_BY_TEST_ERROR`, and the metrics that it rests on."""
-    rule = _BY_TEST_ERROR[question]
-    baseline = nets[rule.baseline]
-    others = {name: net for name, net in nets.items() if name != rule.baseline}
-    differences = {}
-    for name, other in others.items():
-        difference, margin = verdicts.error_difference_percent(baseline, other)
-        differences[f"test_error_difference_percent/{name}"] = difference
-        differences[f"test_error_margin_percent/{name}"] = margin
-    if rule.holds(baseline, *others.values()):
-        return "reproduced", differences
-    if rule.is_denied(baseline, *others.values()):
-        return "not reproduced", differences
-    return "undecided", differences
+# The judges, one for each question. Each takes the results of the nets, by their names
+# in `_nets`, and the size of the run.
 
 
-def identity_trains(results: list[dict], trained_percent: float) -> bool:
-    """Whether all nets with the identity train; those without it decide nothing."""
+def judge_identity(nets: dict[str, dict], size: str) -> Judgement:
+    """By whether all nets with the identity train; those without it decide nothing."""
     errors_percent = [
-        math.inf if result["diverged"] else result["train_error_percent"]
-        for result in results
-        if result["model"]["identity"]
+        math.inf if net["diverged"] else net["train_error_percent"]
+        for net in nets.values()
+        if net["model"]["identity"]
     ]
-    return bool(errors_percent) and max(errors_percent) <= trained_percent
+    all_train = bool(errors_percent) and max(errors_percent) <= TRAINED_PERCENT[size]
+    return Judgement(reproduced(all_train), metrics={})
 
 
-def initialisation_helps(paper: dict, standard: dict) -> bool:
-    """Whether "paper" ends well below "standard" in training loss; neither diverged."""
+def judge_initialisation(nets: dict[str, dict], size: str) -> Judgement:
+    """By training loss; after ten epochs only the test error refutes the claim."""
+    paper = nets["paper"]
+    standard = nets["standard"]
+    if paper["diverged"] or standard["diverged"]:
+        # All nets have one rate. At another the one that diverged may be the better.
+        return Judgement("undecided", metrics={})
     loss = max(paper["train_loss"], LEAST_LOSS)
     standard_loss = max(standard["train_loss"], LEAST_LOSS)
-    return loss <= HELPED_LOSS_RATIO * standard_loss
+    helps = loss <= HELPED_LOSS_RATIO * standard_loss
+    if size == "cifar10/small":
+        # Help need not halve the loss within ten epochs.
+        is_refuted = _errs_less(standard, paper)
+        return _decide(helps, is_refuted, _differences(nets, baseline="paper"))
+    return Judgement(reproduced(helps), metrics={})
 
 
-def _lower(better: dict, worse: dict) -> bool:
+def judge_projection(nets: dict[str, dict], size: str) -> Judgement:
+    """By which of the fixed and the trained projection has the lower test error."""
+    fixed = nets["fixed"]
+    trained = nets["trained"]
+    holds = _errs_less(fixed, trained)
+    is_refuted = _errs_less(trained, fixed)
+    return _decide(holds, is_refuted, _differences(nets, baseline="fixed"))
+
+
+def judge_batch_norm(nets: dict[str, dict], size: str) -> Judgement:
+    """By whether batch norm overfits: a lower training error, a higher test error."""
+    without = nets["without"]
+    with_norm = nets["with"]
+    is_refuted = _errs_less(with_norm, without)
+    differences = _differences(nets, baseline="without")
+    if without["diverged"] or with_norm["diverged"]:
+        return _decide(False, is_refuted, differences)
+    fits_better = with_norm["train_error_percent"] < without["train_error_percent"]
+    overfits = fits_better and _errs_less(without, with_norm)
+    return _decide(overfits, is_refuted, differences)
+
+
+def judge_activation(nets: dict[str, dict], size: str) -> Judgement:
+    """By test error: holds if any change lowers that of ReLU, fails if all raise it."""
+    relu = nets["relu"]
+    changed = [net for name, net in nets.items() if name != "relu"]
+    holds = any(_errs_less(net, relu) for net in changed)
+    is_refuted = all(_errs_less(relu, net) for net in changed)
+    return _decide(holds, is_refuted, _differences(nets, baseline="relu"))
+
+
+_JUDGES = {
+    "identity": judge_identity,
+    "initialisation": judge_initialisation,
+    "projection": judge_projection,
+    "batch_norm": judge_batch_norm,
+    "activation": judge_activation,
+}
+
+
+def _errs_less(better: dict, worse: dict) -> bool:
     """Whether the test error of `better` is lower by more than the margin."""
     difference, margin = verdicts.error_difference_percent(better, worse)
     return difference > margin
 
 
-def _overfits(without: dict, with_norm: dict) -> bool:
-    """Whether batch norm lowers the training error and yet raises the test error."""
-    if without["diverged"] or with_norm["diverged"]:
-        return False
-    fits_better = with_norm["train_error_percent"] < without["train_error_percent"]
-    return fits_better and _lower(without, with_norm)
+def _differences(nets: dict[str, dict], baseline: str) -> dict:
+    """How much more than the baseline each other net errs, and the margin of that."""
+    metrics = {}
+    for name, net in nets.items():
+        if name == baseline:
+            continue
+        difference, margin = verdicts.error_difference_percent(nets[baseline], net)
+        metrics[f"test_error_difference_percent/{name}"] = difference
+        metrics[f"test_error_margin_percent/{name}"] = margin
+    return metrics
 
 
-class _Rule(NamedTuple):
-    """How a question is decided; if neither test holds, it is undecided.
+def _decide(holds: bool, is_refuted: bool, differences: dict) -> Judgement:
+    """The judgement on a claim that holds, is refuted, or stays undecided."""
+    if holds:
+        return Judgement("reproduced", differences)
+    if is_refuted:
+        return Judgement("not reproduced", differences)
+    return Judgement("undecided", differences)
 
-    Both tests take the baseline and then the other nets.
-    """
-
-    baseline: str  # the net to compare with
-    holds: Callable[..., bool]
-    is_denied: Callable[..., bool]
-
-
-_BY_TEST_ERROR = {
-    # Help need not halve the loss within ten epochs,
-    # so only the test error can refute the claim.
-    "initialisation": _Rule(
-        baseline="paper",
-        holds=initialisation_helps,
-        is_denied=lambda paper, standard: _lower(standard, paper),
-    ),
-    "projection": _Rule(
-        baseline="fixed",
-        holds=_lower,
-        is_denied=lambda fixed, trained: _lower(trained, fixed),
-    ),
-    "batch_norm": _Rule(
-        baseline="without",
-        holds=_overfits,
-        is_denied=lambda without, with_norm: _lower(with_norm, without),
-    ),
-    # Reproduced if any change to the activation
-    # lowers the test error, refuted if all raise it.
-    "activation": _Rule(
-        baseline="relu",
-        holds=lambda relu, *others: any(_lower(other, relu) for other in others),
-        is_denied=lambda relu, *others: all(_lower(relu, other) for other in others),
-    ),
-}
 
 EXPERIMENT = run.TrainingExperiment(
     name="ablations",
