@@ -127,45 +127,91 @@ def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
     if len(blocks.U) != 1:
         raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
     predictions, _, pre = model.forward(blocks, problem)
-    features = np.maximum(np.asarray(pre[0]), 0).T  # k x n
-    width, count = features.shape
-    output_map = np.asarray(problem.B)
-    outputs, dimension = output_map.shape
-    if width < count or outputs > dimension:
-        return None
-    inputs = np.shape(problem.x)[1]
-    terms = _ROUNDINGS + count + inputs + outputs + dimension + width
-    rounding = terms * np.finfo(float).eps
+    features = np.maximum(np.asarray(pre[0]), 0).T
+    errors = (np.asarray(problem.y) - np.asarray(predictions)).T
+    rounding = _relative_rounding(blocks, problem)
     sizes = _sizes(blocks, problem)
-    feature_values = np.linalg.svd(features, compute_uv=False)
-    map_values = np.linalg.svd(output_map, compute_uv=False)
-    sigma = float(feature_values[-1] - rounding * sizes.features)
-    beta = float(map_values[-1] - rounding * map_values[0])
+    values = _singular_values(
+        features,
+        np.asarray(problem.B),
+        rounding=rounding,
+        size_of_features=sizes.features,
+    )
+    if values is None:
+        return None
+    z = origin.unit_inputs(problem, bias=blocks.s is not None)
+    nu = _travel_of_V(
+        features,
+        np.linalg.pinv(np.asarray(problem.B)) @ errors,
+        sigma=values.sigma,
+        rounding=rounding,
+        size_of_features=sizes.features,
+        rounding_of_map=rounding * values.norm_of_map / values.beta,
+    )
+    input_norms = [np.linalg.norm(weights, 2) for weights in _input_weights(blocks)]
+    return _Start(
+        examples=len(problem.x),
+        zeta=float(np.linalg.norm(z, 2) + rounding * sizes.inputs),
+        sigma=values.sigma,
+        b=values.norm_of_map * (1 + rounding),
+        beta=values.beta,
+        e=float(np.linalg.norm(errors) * (1 + rounding)),
+        nu=nu,
+        unresolved=rounding * values.norm_of_map * sizes.outputs,
+        output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
+        input_norm=float(max(input_norms)),
+    )
+
+
+def _relative_rounding(blocks: Blocks, problem: Problem) -> float:
+    """The rounding error of what is computed, relative to the sizes of its terms."""
+    examples, inputs = np.shape(problem.x)
+    outputs, dimension = np.shape(problem.B)
+    width = np.shape(blocks.U)[1]
+    roundings = _ROUNDINGS + examples + inputs + outputs + dimension + width
+    return roundings * float(np.finfo(float).eps)
+
+
+class _SingularValues(NamedTuple):
+    """Those of Phi and B that N16 needs.
+
+    Attributes:
+      sigma: a lower bound of the n-th of Phi, positive.
+      beta: a lower bound of the d_out-th of B, positive.
+      norm_of_map: the largest of B, as computed.
+    """
+
+    sigma: float
+    beta: float
+    norm_of_map: float
+
+
+def _singular_values(
+    features: np.ndarray,
+    output_map: np.ndarray,
+    *,
+    rounding: float,
+    size_of_features: float,
+) -> _SingularValues | None:
+    """None if the columns of Phi or the rows of B may be dependent.
+
+    Args:
+      features: Phi, f64[k, n].
+      output_map: B, f64[d_out, d].
+      rounding: a relative error.
+      size_of_features: see `_Sizes`.
+    """
+    width, examples = features.shape
+    outputs, dimension = output_map.shape
+    if width < examples or outputs > dimension:
+        return None
+    of_features = np.linalg.svd(features, compute_uv=False)
+    of_map = np.linalg.svd(output_map, compute_uv=False)
+    sigma = float(of_features[-1] - rounding * size_of_features)
+    beta = float(of_map[-1] - rounding * of_map[0])
     if min(sigma, beta) <= 0:
         return None
-    errors = (np.asarray(problem.y) - np.asarray(predictions)).T  # d_out x n
-    z = origin.unit_inputs(problem, bias=blocks.s is not None)
-    return _Start(
-        examples=count,
-        zeta=float(np.linalg.norm(z, 2) + rounding * sizes.inputs),
-        sigma=sigma,
-        b=float(map_values[0] * (1 + rounding)),
-        beta=beta,
-        e=float(np.linalg.norm(errors) * (1 + rounding)),
-        nu=_travel_of_V(
-            features,
-            np.linalg.pinv(output_map) @ errors,
-            sigma=sigma,
-            rounding=rounding,
-            size_of_features=sizes.features,
-            rounding_of_map=rounding * map_values[0] / beta,
-        ),
-        unresolved=float(rounding * map_values[0] * sizes.outputs),
-        output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
-        input_norm=max(
-            float(np.linalg.norm(part, 2)) for part in _input_weights(blocks)
-        ),
-    )
+    return _SingularValues(sigma=sigma, beta=beta, norm_of_map=float(of_map[0]))
 
 
 def _travel_of_V(
