@@ -66,9 +66,12 @@ def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
         points = [row for run in its_runs for row in registry.points_of(figure, run)]
         if figure.experiment == "comparisons" and not points:
             continue  # its runs take days; another test draws made-up ones
-        assert {row["seed"] for row in points} == {0, 1, 2}, figure.name
+        # What a benchmark times does not depend on a seed.
+        seeds = {0} if figure.experiment.startswith("benchmark") else {0, 1, 2}
+        assert {row["seed"] for row in points} == seeds, figure.name
         canvas = drawing.Canvas()
-        figure.draw([row for row in points if row["seed"] == 1], canvas)
+        last = max(seeds)
+        figure.draw([row for row in points if row["seed"] == last], canvas)
         assert all(axes.lines or axes.patches or axes.tables for axes in canvas.axes)
 
 

@@ -23,6 +23,7 @@ from identity_matters.report.figures import (
     gradient_bound,
     landscape,
     memorize,
+    memorize_at_scale,
     relu,
     sampled,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "gradient_bound",
     "landscape",
     "memorize",
+    "memorize_at_scale",
     "relu",
     "sampled",
     "save",

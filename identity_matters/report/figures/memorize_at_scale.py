@@ -1,0 +1,61 @@
+"""Figure of benchmarks/memorize_at_scale.py: what n points take, up to ImageNet's n."""
+
+from collections.abc import Iterator
+
+from identity_matters.report.figures.drawing import Canvas, Points, curve, split
+from identity_matters.report.figures.registry import figure
+from identity_matters.report.figures.style import COLOURS
+from identity_matters.runs import Run
+
+
+def growth_points(run: Run) -> Iterator[dict]:
+    """One row for each number n of points, summed over its slices."""
+    for examples, slices in split(run.records, "examples").items():
+        yield {
+            "examples": examples,
+            "build_seconds": max(record["build_seconds"] for record in slices),
+            "run_seconds": sum(record["run_seconds"] for record in slices),
+            "peak_memory_gigabytes": max(
+                record["peak_memory_gigabytes"] for record in slices
+            ),
+        }
+
+
+@figure("benchmark_memorize_at_scale", "growth", growth_points)
+def draw_growth(points: Points, canvas: Canvas) -> None:
+    canvas.set_size_inches(7.0, 3.2)
+    left, right = canvas.subplots(1, 2)
+    for axes in (left, right):
+        axes.set(xscale="log", yscale="log", xlabel="points n")
+    curve(
+        left,
+        points,
+        "examples",
+        "build_seconds",
+        "o-",
+        color=COLOURS[0],
+        label="build and certify",
+    )
+    curve(
+        left,
+        points,
+        "examples",
+        "run_seconds",
+        "s--",
+        color=COLOURS[1],
+        label="run on all points",
+    )
+    _draw_square(left, points)
+    left.set_ylabel("seconds")
+    left.legend(fontsize=8)
+    curve(right, points, "examples", "peak_memory_gigabytes", "o-", color=COLOURS[0])
+    right.set_ylabel("memory at its peak, GB")
+
+
+def _draw_square(axes, points: Points) -> None:
+    """A line that grows as n^2, through the time to build for the largest n."""
+    largest = max(points, key=lambda point: point["examples"])
+    least = min(point["examples"] for point in points)
+    ends = [least, largest["examples"]]
+    heights = [largest["build_seconds"] * (n / largest["examples"]) ** 2 for n in ends]
+    axes.plot(ends, heights, ":", color="grey", label="n²")
