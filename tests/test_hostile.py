@@ -1,11 +1,10 @@
 """The quickest experiment, the report and compare where nothing is as on a laptop.
 
-No home directory and a user without a name; a long TMPDIR; terminals of another
-encoding; settings of JAX that change numbers; data and results on other disks, by
-symbolic links, on a share that cannot flush directories; a driver that is newer than
-this code; an old make; python -OO.
+HOSTILITIES says in which ways. They come all at once; if that fails, each comes alone,
+so that the failure names those that did it. Output that nobody can read, too.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -22,8 +22,112 @@ from tests.test_make import program
 
 STRANGER = 54321  # a user id without a name or a home directory
 RUN = pathlib.Path("landscape") / "hessian_at_origin" / "seed=0"
-# A share on which directories cannot be flushed, for every process with this on its
-# path.
+TARGETS = ("reproduce-landscape", "report", "compare")
+CLONED = ("experiments", "identity_matters", "requirements", "Makefile", ".gitignore")
+CLONED += ("setup.cfg", "pyproject.toml")
+# Directories that users may keep on another disk, with a link in the clone.
+MOVABLE = ("data", "results/local", ".venv")
+
+
+@dataclasses.dataclass
+class Machine:
+    """A machine with a clone and its environment, at first like any laptop.
+
+    Attributes:
+      directory: all that is made for it lies here.
+      checkout: the clone.
+      environment: environment variables.
+      python_path: directories that every Python process imports from, but the clone.
+      before_make: words before `make` in a command.
+      make_words: words after it.
+    """
+
+    directory: pathlib.Path
+    checkout: pathlib.Path
+    environment: dict[str, str]
+    python_path: list[pathlib.Path] = dataclasses.field(default_factory=list)
+    before_make: list[str] = dataclasses.field(default_factory=list)
+    make_words: list[str] = dataclasses.field(default_factory=list)
+
+    def make(self, target: str) -> subprocess.CompletedProcess:
+        words = [*self.before_make, "make", *self.make_words, target]
+        places = [*self.python_path, self.checkout]
+        return subprocess.run(
+            [*words, "VARIANT=hessian_at_origin"],
+            cwd=self.checkout,
+            env={**self.environment, "PYTHONPATH": ":".join(map(str, places))},
+            capture_output=True,
+            encoding="latin-1",
+            timeout=280,
+            check=False,
+        )
+
+
+def laptop(directory: pathlib.Path) -> Machine:
+    checkout = directory / "clone"
+    checkout.mkdir(parents=True)
+    for name in CLONED:
+        source = forked.ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, checkout / name)
+    reference = pathlib.Path("results") / "reference" / RUN
+    shutil.copytree(forked.ROOT / reference, checkout / reference)
+    for name in MOVABLE:
+        (checkout / name).mkdir(parents=True)
+    program(checkout / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
+    git = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], cwd=checkout, check=True)
+    # An environment for each lock that the hardware can ask for.
+    for lock in ("cpu", "cuda12", "cuda13", "tpu"):
+        (checkout / ".venv" / f".installed-{lock}").touch()
+    home = directory / "home"
+    home.mkdir()
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    return Machine(directory, checkout, environment)
+
+
+def a_path_of_special_characters(machine: Machine) -> None:
+    # Only ASCII: where file names are not UTF-8, JAX itself fails on other characters.
+    machine.checkout = machine.checkout.rename(machine.directory / 'my check "out" $x')
+
+
+def data_and_results_on_another_disk(machine: Machine) -> None:
+    disk = machine.directory / "disk"
+    for name in MOVABLE:
+        (disk / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(machine.checkout / name, disk / name)
+        (machine.checkout / name).symlink_to(disk / name)
+
+
+def a_long_directory_of_temporary_files(machine: Machine) -> None:
+    place = machine.directory / ("a" * 94)
+    place.mkdir()
+    machine.environment["TMPDIR"] = str(place)
+
+
+def a_terminal_of_another_encoding(machine: Machine) -> None:
+    machine.environment |= {
+        "LC_ALL": "C",
+        "PYTHONIOENCODING": "latin-1",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+
+
+def settings_of_jax_that_change_numbers(machine: Machine) -> None:
+    machine.environment |= {
+        "JAX_DEFAULT_PRNG_IMPL": "rbg",
+        "JAX_THREEFRY_PARTITIONABLE": "0",
+        "JAX_DEFAULT_MATMUL_PRECISION": "bfloat16",
+        "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+        "JAX_ENABLE_X64": "0",
+        "JAX_DEBUG_NANS": "1",
+        "JAX_PLATFORMS": "tpu,cuda",  # theory runs on the CPU
+    }
+
+
+# For every process that has it on its path.
 NO_FLUSH = """
 import errno, os, stat
 flush = os.fsync
@@ -33,15 +137,15 @@ def refuse_directories(descriptor):
     flush(descriptor)
 os.fsync = refuse_directories
 """
-JAX_SETTINGS = {
-    "JAX_DEFAULT_PRNG_IMPL": "rbg",
-    "JAX_THREEFRY_PARTITIONABLE": "0",
-    "JAX_DEFAULT_MATMUL_PRECISION": "bfloat16",
-    "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-    "JAX_ENABLE_X64": "0",
-    "JAX_DEBUG_NANS": "1",
-    "JAX_PLATFORMS": "tpu,cuda",  # theory runs on the CPU
-}
+
+
+def a_share_that_cannot_flush_directories(machine: Machine) -> None:
+    site = machine.directory / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(NO_FLUSH)
+    machine.python_path.append(site)
+
+
 NEW_DRIVER = """
 case "$*" in
   *query-gpu=driver_version*) echo 999.01;;
@@ -50,127 +154,159 @@ case "$*" in
 esac"""
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A clone with an environment.
-
-    Its data, runs and environment are links to another disk.
-    """
-    # Only ASCII: where file names are not UTF-8, JAX itself fails on other characters.
-    path = tmp_path / 'my check "out" $x'
-    for name in (
-        "experiments",
-        "identity_matters",
-        "requirements",
-        "Makefile",
-        ".gitignore",
-    ):
-        source = forked.ROOT / name
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        path.mkdir(exist_ok=True)
-        copy(source, path / name)
-    for name in ("setup.cfg", "pyproject.toml"):
-        shutil.copy(forked.ROOT / name, path)
-    reference = path / "results" / "reference" / RUN
-    shutil.copytree(forked.ROOT / "results" / "reference" / RUN, reference)
-    for name in ("data", "results/local", ".venv"):
-        (tmp_path / "disk" / name).mkdir(parents=True)
-        (path / name).symlink_to(tmp_path / "disk" / name)
-    program(path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
-    git = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
-        subprocess.run([*git, *words], cwd=path, check=True)
-    (path / ".venv" / ".installed-cuda13").touch()
-    return path
+def a_driver_newer_than_this_code(machine: Machine) -> None:
+    programs = machine.directory / "bin"
+    program(programs / "nvidia-smi", NEW_DRIVER)
+    machine.environment["PATH"] = f"{programs}:{machine.environment['PATH']}"
 
 
-def without_user(command: list) -> list:
-    """`command` for a user whom the system does not know, if this one may choose."""
+def an_old_make(machine: Machine) -> None:
+    machine.make_words.append(".SHELLFLAGS=-c")
+
+
+def python_without_docstrings_and_asserts(machine: Machine) -> None:
+    machine.environment["PYTHONOPTIMIZE"] = "2"
+
+
+def no_home_directory(machine: Machine) -> None:
+    del machine.environment["HOME"]
+
+
+def a_user_without_a_name(machine: Machine) -> None:
+    """Only root may choose another user."""
     if os.getuid() != 0 or not shutil.which("setpriv"):
-        return command
-    # It may still read Python, which can be in root's home directory.
-    who = f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"
-    may_read = "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"
-    return ["setpriv", *who, *may_read, *command]
-
-
-def test_all_at_once(checkout, tmp_path):
-    long = tmp_path / ("a" * 94)
-    long.mkdir()
-    program(tmp_path / "bin" / "nvidia-smi", NEW_DRIVER)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(NO_FLUSH)
-    environment = {
-        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
-        "PYTHONPATH": f"{tmp_path / 'site'}:{checkout}",
-        "TMPDIR": str(long),
-        "LC_ALL": "C",
-        "PYTHONIOENCODING": "latin-1",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-        "PYTHONOPTIMIZE": "2",
-        **JAX_SETTINGS,
-    }  # no HOME
-    for path in (tmp_path, *tmp_path.rglob("*")):
-        if os.getuid() == 0:  # git refuses other people's clones
-            os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
-    for place in tmp_path.parents:  # pytest's own directories are for their user alone
+        return
+    for path in (machine.directory, *machine.directory.rglob("*")):
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+    for place in machine.directory.parents:  # pytest's own are for their user alone
         if pathlib.Path(tempfile.gettempdir()) in place.parents:
             place.chmod(place.stat().st_mode | 0o055)
+    # The user may still read Python, which can be in root's home directory.
+    who = (f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups")
+    may_read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    machine.before_make += ["setpriv", *who, *may_read]
+
+
+HOSTILITIES: dict[str, Callable[[Machine], None]] = {
+    change.__name__.replace("_", " "): change
+    for change in (
+        a_path_of_special_characters,
+        data_and_results_on_another_disk,
+        a_long_directory_of_temporary_files,
+        a_terminal_of_another_encoding,
+        settings_of_jax_that_change_numbers,
+        a_share_that_cannot_flush_directories,
+        a_driver_newer_than_this_code,
+        an_old_make,
+        python_without_docstrings_and_asserts,
+        no_home_directory,
+        a_user_without_a_name,  # the last, to own what the others make
+    )
+}
+
+
+def run_and_compare(directory: pathlib.Path, hostilities: Collection[str]) -> None:
+    """Asserts that the experiment, the report and compare do what they do elsewhere."""
+    machine = laptop(directory)
+    for name in hostilities:
+        HOSTILITIES[name](machine)
     said = {}
-    for target in ("reproduce-landscape", "report", "compare"):
-        command = ["make", ".SHELLFLAGS=-c", target, "VARIANT=hessian_at_origin"]
-        said[target] = subprocess.run(
-            without_user(command),
-            cwd=checkout,
-            env=environment,
-            capture_output=True,
-            encoding="latin-1",
-            timeout=280,
-            check=False,
-        )
-        output = said[target].stdout + said[target].stderr
-        assert said[target].returncode == 0, output
-        assert "Traceback" not in output and "Exception ignored" not in output, output
-    labels, expected = (
-        runs.read_run(checkout / "results" / place / RUN)
-        for place in ("local", "reference")
-    )
-    assert labels.summary["verdict"] == expected.summary["verdict"]
-    assert labels.summary["metrics"] == pytest.approx(
-        expected.summary["metrics"], rel=1e-6
-    )
-    assert labels.environment["dirty"] is False, labels.environment
-    assert labels.environment["backend"] == "cpu"
-    report = checkout / "results" / "local" / "REPORT.md"
+    for target in TARGETS:
+        finished = machine.make(target)
+        output = finished.stdout + finished.stderr
+        assert finished.returncode == 0, f"make {target}: {output}"
+        assert "Traceback" not in output, f"make {target}: {output}"
+        assert "Exception ignored" not in output, f"make {target}: {output}"
+        said[target] = finished.stdout
+    results = machine.checkout / "results"
+    made = runs.read_run(results / "local" / RUN)
+    expected = runs.read_run(results / "reference" / RUN)
+    assert made.summary["verdict"] == expected.summary["verdict"]
+    metrics = pytest.approx(expected.summary["metrics"], rel=1e-6)
+    assert made.summary["metrics"] == metrics
+    assert made.environment["dirty"] is False, made.environment
+    assert made.environment["backend"] == "cpu"
+    report = results / "local" / "REPORT.md"
     assert "## Claims" in report.read_text(encoding="utf-8")
-    assert "0 contradictions, 0 unreadable" in said["compare"].stdout
+    assert "0 contradictions, 0 unreadable" in said["compare"]
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("where", ["closed", "full"])
-@pytest.mark.parametrize("module", ["tests.toy.experiment", "experiments.compare"])
-def test_output_that_goes_nowhere(tmp_path, module, stream, where):
-    """The run is made all the same.
+def culprits(every: Collection[str], fails: Callable[[Collection[str]], bool]) -> str:
+    """Which of `every` hostility makes it fail, given that all of them together do."""
+    if fails(()):
+        return "it fails without any of them"
+    alone = [name for name in every if fails((name,))]
+    if alone:
+        return f"each of these alone: {', '.join(alone)}"
+    needed = [
+        name for name in every if not fails([kept for kept in every if kept != name])
+    ]
+    return f"none of them alone; it takes these: {', '.join(needed) or 'several'}"
 
-    Only `compare`, which does nothing but print, may fail without a traceback.
-    """
-    results = tmp_path / "results"
-    forked.run("tests.toy.experiment", f"--results_dir={results}", "--seed=1", ends=0)
-    number = {"stdout": 1, "stderr": 2}[stream]
-    target = {"closed": f"{number}>&-", "full": f"{number}>/dev/full"}[where]
+
+def test_all_at_once(tmp_path):
+    def fails(hostilities: Collection[str]) -> bool:
+        directory = pathlib.Path(tempfile.mkdtemp(dir=tmp_path)) / "machine"
+        try:
+            run_and_compare(directory, hostilities)
+        except AssertionError:
+            return True
+        return False
+
+    try:
+        run_and_compare(tmp_path / "machine", HOSTILITIES)
+    except AssertionError as failure:
+        pytest.fail(f"{culprits(HOSTILITIES, fails)}\n{failure}")
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (lambda chosen: True, "it fails without any of them"),
+        (lambda chosen: "b" in chosen, "each of these alone: b"),
+        (lambda chosen: {"a", "c"} & {*chosen}, "each of these alone: a, c"),
+        (lambda chosen: {"a", "c"} <= {*chosen}, "it takes these: a, c"),
+        (lambda chosen: len(chosen) > 1, "it takes these: several"),
+    ],
+)
+def test_a_failure_names_the_hostilities_that_did_it(fails, said):
+    assert culprits(("a", "b", "c"), fails).endswith(said)
+
+
+@pytest.fixture(scope="module")
+def toy_results(tmp_path_factory):
+    """The results of one run, which `compare` has something to say about."""
+    results = tmp_path_factory.mktemp("results")
+    forked.run("tests.toy.experiment", f"--results_dir={results}", ends=0)
+    return results
+
+
+def run_into(target: str, module: str, results: pathlib.Path):
+    """Runs a module whose output goes where the redirection `target` says."""
     words = f'"{sys.executable}" -m {module} --results_dir="{results}"'
     finished = forked.shell("bash", "-c", f"{words} {target}")
     output = finished.stdout + finished.stderr
     assert "Traceback" not in output and "Exception ignored" not in output
-    if module == "tests.toy.experiment":
-        assert finished.returncode == 0, output
-        summary = json.loads(
-            (results / "toy" / "plain" / "seed=0" / "summary.json").read_text()
-        )
-        assert summary["status"] == "done"
-    else:
-        assert finished.returncode in (0, 1, 2)
+    return finished
+
+
+NOWHERE = pytest.mark.parametrize(
+    "target", ["1>&-", "2>&-", "1>/dev/full", "2>/dev/full"]
+)
+
+
+@NOWHERE
+def test_a_run_whose_output_goes_nowhere_is_made_all_the_same(tmp_path, target):
+    finished = run_into(target, "tests.toy.experiment", tmp_path)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    summary = tmp_path / "toy" / "plain" / "seed=0" / "summary.json"
+    assert json.loads(summary.read_text())["status"] == "done"
+
+
+@NOWHERE
+def test_compare_which_only_prints_fails_without_a_traceback(toy_results, target):
+    finished = run_into(target, "experiments.compare", toy_results)
+    assert finished.returncode in (0, 1, 2)
 
 
 def test_help_without_docstrings():
@@ -181,9 +317,11 @@ def test_help_without_docstrings():
     assert finished.stdout.startswith("Theorem 2.2")
 
 
-def test_links_to_other_disks_are_no_changes(checkout):
-    finished = forked.shell("git", "status", "--porcelain", cwd=checkout)
+def test_links_to_other_disks_are_no_changes(tmp_path):
+    machine = laptop(tmp_path)
+    data_and_results_on_another_disk(machine)
+    finished = forked.shell("git", "status", "--porcelain", cwd=machine.checkout)
     assert (finished.returncode, finished.stdout) == (0, "")
     assert {"data", ".venv"} <= {
-        path.name for path in checkout.iterdir() if path.is_symlink()
+        path.name for path in machine.checkout.iterdir() if path.is_symlink()
     }

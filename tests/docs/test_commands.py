@@ -1,0 +1,54 @@
+"""Commands of the README and of docs/: their targets, modules and variants exist."""
+
+import re
+import shlex
+
+import pytest
+
+import experiments
+from tests import forked
+from tests.docs.pages import MADE_BY_TUTORIAL, PAGES, fences, read
+
+
+def commands() -> list[str]:
+    """Every `make` and `python -m experiments` of the pages, in blocks or backticks."""
+    found = set()
+    for path in PAGES:
+        blocks = "\n".join(fences(path, "bash"))
+        lines = [line.split(" #")[0] for line in blocks.split("\n")]
+        inline = re.findall(r"`([^`\n]+)`", read(path))
+        for line in (*lines, *inline):
+            for part in line.split("&&"):
+                if re.match(r"(make [a-z]|\S*python -m experiments\.)", part.strip()):
+                    found.add(part.strip())
+    return sorted(command for command in found if MADE_BY_TUTORIAL not in command)
+
+
+MAKE = [command for command in commands() if command.startswith("make")]
+PYTHON = [command for command in commands() if "python" in command]
+
+
+@pytest.mark.parametrize("command", [command for command in MAKE if "<" not in command])
+def test_every_make_command_would_run(command):
+    """A dry run with the variables of the command.
+
+    A variant named by VARIANT must exist.
+    """
+    words = shlex.split(command.replace("...", "x"))
+    finished = forked.shell("make", "--dry-run", "ACCEL=cpu", "RUN=a_run", *words[1:])
+    assert finished.returncode == 0, finished.stderr
+    for word in words:
+        if word.startswith("VARIANT=") and word != "VARIANT=x":
+            (target,) = (
+                w.removeprefix("reproduce-") for w in words if "reproduce-" in w
+            )
+            assert experiments.find_variants(target, word.removeprefix("VARIANT="))
+
+
+@pytest.mark.parametrize("command", PYTHON)
+def test_every_module_and_variant_that_a_command_names_is_there(command):
+    module = re.search(r"-m (experiments[\w.]+)", command)[1]
+    assert (forked.ROOT / f"{module.replace('.', '/')}.py").is_file()
+    variant = re.search(r"--config=:([\w/]+)", command)
+    if variant and variant[1] != "file":  # "file" takes a file of the reader's
+        assert experiments.find_variants(module.split(".")[-1], variant[1])
