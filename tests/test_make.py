@@ -203,6 +203,7 @@ def test_the_fast_tests_are_those_that_are_not_marked_as_slow(checkout):
 
 @pytest.mark.parametrize("given", ["command line", "environment"])
 def test_overwriting_is_on_only_when_it_is_set_to_on(checkout, given):
+    targets = ("reproduce", "demo", "reproduce-landscape", "reproduce-table2")
     for value, expected in {
         "": False,
         "0": False,
@@ -212,13 +213,13 @@ def test_overwriting_is_on_only_when_it_is_set_to_on(checkout, given):
         "yes": True,
         "true": True,
     }.items():
-        setting = {"OVERWRITE": value}
         words = [f"OVERWRITE={value}"] if given == "command line" else []
-        environment = {} if words else setting
-        for target in ("reproduce", "demo", "reproduce-landscape", "reproduce-table2"):
-            finished = checkout.make(target, "ACCEL=cpu", *words, **environment)
-            assert finished.returncode == 0, finished.stderr
-            assert ("[--overwrite]" in checkout.notes[-1]) == expected
+        environment = {} if words else {"OVERWRITE": value}
+        finished = checkout.make(*targets, "ACCEL=cpu", *words, **environment)
+        assert finished.returncode == 0, finished.stderr
+        assert len(checkout.notes) == len(targets)
+        for note in checkout.notes:
+            assert ("[--overwrite]" in note) == expected, note
     finished = checkout.make("reproduce", "ACCEL=cpu", "OVERWRITE=perhaps")
     assert (finished.returncode, checkout.notes) == (2, [])
     assert "OVERWRITE must be 0 or 1" in finished.stderr
