@@ -1,8 +1,8 @@
 """Strict JAX for every test: float64, no silent rank promotion, four virtual CPUs.
 
 Most programs of the tests run once, for less time than XLA takes to optimize them. So
-they are compiled quickly, but those of tests that are marked with `compiled_for_users`,
-and those of processes that tests start.
+they are compiled quickly, in the tests and in processes that `tests.forked` starts, but
+for tests that are marked with `compiled_for_users`.
 """
 
 import pathlib
@@ -24,11 +24,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # single tests elsewhere that are marked as slow.
 SLOW_DIRECTORIES = ("benchmarks", "experiments", "report", "runs", "train")
 SLOW_FILES = (
+    "docs/test_commands.py",
+    "docs/test_examples.py",
+    "docs/test_notebooks.py",
+    "docs/test_tutorial.py",
     "images/test_imagenet.py",
     "linear/test_sampled.py",
     "test_clusters.py",
     "test_code_version.py",
-    "test_docs.py",
     "test_hostile.py",
     "test_imports.py",
     "test_jax_settings.py",

@@ -2,7 +2,8 @@
 
 The process has its own flags, devices and exit status. It is forked from a server that
 has imported the heavy libraries and computed nothing, which saves each test the seconds
-of these imports. Tests of start-up itself start real interpreters.
+of these imports. Its programs are compiled as those of the test are: quickly or as for
+users. Tests of start-up itself start real interpreters.
 """
 
 import multiprocessing
@@ -14,6 +15,8 @@ import sys
 import tempfile
 import time
 from typing import Any
+
+from tests import quick_compilation
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRELOADED = [
@@ -27,18 +30,27 @@ PRELOADED = [
     "sklearn.datasets",
     "sklearn.linear_model",
     "tests.forked",
+    "tests.freeze_heap",  # the last
 ]
 
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(PRELOADED)
 
 
-def _run(module: str, arguments: list[str], outputs: tuple, cwd: str, devices: int):
+def _run(
+    module: str,
+    arguments: list[str],
+    outputs: tuple,
+    cwd: str,
+    devices: int,
+    compile_options: list[tuple[str, Any]],
+):
     for path, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
         with open(path, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
+    quick_compilation.use_options(compile_options)
     sys.argv = [module, *arguments]
     if devices:
         # Trainings read the variable; JAX is imported already and reads only its
@@ -67,8 +79,9 @@ class Started:
         self._directory = tempfile.TemporaryDirectory()
         directory = pathlib.Path(self._directory.name)
         self._outputs = directory / "stdout", directory / "stderr"
-        target = (module, self._command[1:], self._outputs, str(cwd), devices)
-        self.process = server.Process(target=_run, args=target)
+        command = (module, self._command[1:], self._outputs, str(cwd), devices)
+        options = quick_compilation.options_in_use
+        self.process = server.Process(target=_run, args=(*command, options))
         self.process.start()
 
     def wait(self, timeout_seconds: float = 280) -> subprocess.CompletedProcess:

@@ -16,7 +16,8 @@ OPTIONS = {
     "xla_cpu_use_fusion_emitters": False,
 }
 get_compile_options = compiler.get_compile_options
-is_used = False
+# (name, value) of each option that programs are now compiled with; none for users.
+options_in_use: list[tuple[str, Any]] = []
 
 
 @functools.cache
@@ -33,12 +34,12 @@ def known_options() -> list[tuple[str, Any]]:
 
 
 def _get_quick_options(*arguments: Any, backend: Any = None, **keywords: Any):
-    """`get_compile_options` of JAX, with the known options added if they are used."""
+    """`get_compile_options` of JAX, with the options in use added."""
     options = get_compile_options(*arguments, backend=backend, **keywords)
-    if is_used and backend is not None and backend.platform == "cpu":
+    if options_in_use and backend is not None and backend.platform == "cpu":
         options.env_option_overrides = [
             *options.env_option_overrides,
-            *known_options(),
+            *options_in_use,
         ]
     return options
 
@@ -48,8 +49,12 @@ compiler.get_compile_options = _get_quick_options
 
 def use(wanted: bool) -> None:
     """From here on programs are compiled quickly, or as those of users are."""
-    global is_used
-    if wanted != is_used:
-        known_options()
+    options = known_options() if wanted else []
+    if options != options_in_use:
         jax.clear_caches()
-        is_used = wanted
+        use_options(options)
+
+
+def use_options(options: list[tuple[str, Any]]) -> None:
+    """As `use` with what `options_in_use` is elsewhere; starts no backend of JAX."""
+    options_in_use[:] = options

@@ -19,7 +19,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.compiled_for_users
 @pytest.mark.parametrize(
     ("path", "code"),
     EXAMPLES,

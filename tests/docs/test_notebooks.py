@@ -7,6 +7,9 @@ import pytest
 from tests import forked
 from tests.docs.pages import NOTEBOOKS, page_id, read
 
+# Readers run them so; they train, which programs that are compiled quickly do slowly.
+pytestmark = pytest.mark.compiled_for_users
+
 LARGEST_NOTEBOOK_BYTES = 1_000_000
 NEXT_CELL = "--- the next cell ---"
 

@@ -19,6 +19,9 @@ from experiments.run import CTRL_C_CODE, INTERRUPTED_CODE
 from identity_matters.train.records import TIMING_FIELDS
 from tests import forked
 
+# Equal bits are promised of the programs that users run.
+pytestmark = pytest.mark.compiled_for_users
+
 
 def settings(text: str) -> tuple[str, ...]:
     return tuple(f"--config.{word}" for word in text.split())
