@@ -1,7 +1,8 @@
 """The settings of trainings on images, in four groups: data, model, optim and train.
 
 Each group is checked by the code that uses it; `train` turns them into a training. This
-file loads neither JAX nor the data, so that --help answers at once.
+file loads neither JAX nor the data, so that --help answers at once. The comments on the
+settings are what --help says of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,10 +1,20 @@
-"""What --help prints, with the comments that explain the settings in the source."""
+"""What --help prints, with the comments that explain the settings in the source.
+
+The comments on settings are not only for those who read the code: they are the help.
+--help prints under each setting the comment beside the line that gives it its value, or
+the comment above that line. So the explanation is written once, where the value is.
+
+`ast` finds the assignments, and `tokenize` the comments, which a syntax tree lacks.
+"""
 
 import ast
 import inspect
-import re
+import io
 import sys
+import tokenize
 import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import ml_collections
 from absl import flags
@@ -61,69 +71,150 @@ def _setting_lines(
     module: types.ModuleType, config: ml_collections.ConfigDict
 ) -> list[str]:
     """Each setting with its value, and its comment in the lines below."""
-    source = _source_of_settings(module, config.variant)
+    candidates = _candidates(module, config.variant)
     lines = []
     for name, value in runs.flat(config.to_dict()).items():
         if name not in ("variant", "scale"):
             lines.append(f"  {name} = {value!r}"[:_LONGEST_LINE])
-            lines += [f"      {text}" for text in comment_on(name, source)]
+            lines += [f"      {text}" for text in comment_on(name, candidates)]
     return lines
 
 
-def _source_of_settings(module: types.ModuleType, variant: str) -> str:
-    """Source text in the order in which it is searched for comments.
+class Group(NamedTuple):
+    """A dict in the source, or a call with keywords: its name, perhaps "", and line."""
 
-    The variant's own block comes first, then modules whose settings this one shares,
-    then all of this one.
+    name: str
+    line: int
+
+
+class Assignment(NamedTuple):
+    """A line of source that gives a setting a value.
+
+    Attributes:
+      setting: its name, without that of its group.
+      group: the dict that it is written in.
+      comment: the lines of the comment beside it or else above it, perhaps none.
     """
-    shared = [
-        value
-        for value in vars(module).values()
-        if inspect.ismodule(value) and value.__name__.startswith("experiments.")
-    ]
-    source = inspect.getsource(module)
-    block = source.partition(f'"{variant}": {{')[2]
-    return "\n".join([block, *map(inspect.getsource, shared), source])
+
+    setting: str
+    group: Group
+    comment: list[str]
 
 
-def comment_on(name: str, source: str) -> list[str]:
-    """The comment beside or above the first assignment to a setting that has one.
+def comment_on(name: str, candidates: list[Assignment]) -> list[str]:
+    """The lines of the first comment on a setting; none if there is no comment.
 
     Args:
       name: of the setting, perhaps "GROUP.SETTING".
-      source: Python code.
-    Returns:
-      The lines of the comment; none if there is no comment.
+      candidates: assignments, in the order in which they are searched. If the first
+        dict called GROUP has the setting, it alone counts: a setting of the same name
+        in another group may mean something else.
 
-    >>> comment_on("width", '"depth": 3,\\n"width": 8,  # of each layer\\n')
+    >>> comment_on("width", assignments("width = 8  # of each layer"))
     ['of each layer']
     """
-    group, _, setting = name.rpartition(".")
-    block = _block_of_group(group, source)
-    # A group that is written out explains its own settings.
-    if f'"{setting}":' in block:
-        source = block
-    for above, beside in _assignments(setting, source):
-        if beside:
-            return [beside]
-        if above:
-            return [line.strip("# ") for line in above.splitlines()]
-    return []
+    group_name, _, setting = name.rpartition(".")
+    of_setting = [line for line in candidates if line.setting == setting]
+    if group_name:
+        groups = [line.group for line in candidates if line.group.name == group_name]
+        in_its_group = [line for line in of_setting if line.group in groups[:1]]
+        of_setting = in_its_group or of_setting
+    comments = [line.comment for line in of_setting if line.comment]
+    return comments[0] if comments else []
 
 
-def _block_of_group(group: str, source: str) -> str:
-    """The lines between ``"group": {`` and its closing brace, if it is written out."""
-    opening = rf'^( *)"{group}": {{(?:  # [^\n]*)?\n'
-    written = re.search(rf"{opening}(.*?)^\1}}", source, re.MULTILINE | re.DOTALL)
-    return written[2] if written else ""
+def _candidates(module: types.ModuleType, variant: str) -> list[Assignment]:
+    """The assignments in which --help looks for comments, in that order.
 
-
-def _assignments(setting: str, source: str) -> list[tuple[str, str]]:
-    """(lines of comment above, comment beside) of each assignment to a setting.
-
-    An assignment is ``"setting": value`` of a dict, ``setting=value`` or
-    ``config.setting = value``.
+    Those from the variant's own dict on come first, then those of modules whose
+    settings this one shares, then all of this one.
     """
-    value = rf"""(?:config\.|["'])?{re.escape(setting)}["']?\s*[:=][^=\n].*?"""
-    pattern = rf"((?:^[ ]*# .*\n)*)^[ ]*{value}(?:  # (.*))?$"
-    return re.findall(pattern, source, re.MULTILINE)
+    in_module = assignments(inspect.getsource(module))
+    groups = [line.group.name for line in in_module]
+    from_variant_on = in_module[groups.index(variant) :] if variant in groups else []
+    in_shared_modules = [
+        line
+        for shared in vars(module).values()
+        if inspect.ismodule(shared) and shared.__name__.startswith("experiments.")
+        for line in assignments(inspect.getsource(shared))
+    ]
+    return [*from_variant_on, *in_shared_modules, *in_module]
+
+
+def assignments(source: str) -> list[Assignment]:
+    """The lines of Python code that begin with an assignment, with their comments.
+
+    An assignment is ``"setting": value`` in a dict, ``setting=value`` in a call, or the
+    statement ``setting = value`` or ``config.setting = value``.
+    """
+    lines = source.splitlines()
+    beside, alone = _comments(source)
+    found = []
+    for named in sorted(_named_values(ast.parse(source)), key=lambda named: named.line):
+        if lines[named.line - 1][: named.column].strip():
+            continue  # not at the beginning of its line
+        if named.line in beside:
+            comment = [beside[named.line]]
+        else:
+            comment = _block_above(named.line, alone)
+        found.append(Assignment(named.name, named.group, comment))
+    return found
+
+
+class _NamedValue(NamedTuple):
+    """A value with a name in a syntax tree.
+
+    Attributes:
+      name: that of the value.
+      group: the dict that it is written in.
+      line: where it begins, from 1.
+      column: where it begins, from 0.
+    """
+
+    name: str
+    group: Group
+    line: int
+    column: int
+
+
+def _named_values(tree: ast.AST) -> Iterator[_NamedValue]:
+    """All values with names in a syntax tree; the outer ones come before the inner."""
+    name_of: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        group = Group(name_of.get(node, ""), getattr(node, "lineno", 0))
+        for place, name, value in _names_in(node):
+            name_of[value] = name
+            yield _NamedValue(name, group, place.lineno, place.col_offset)
+
+
+def _names_in(node: ast.AST) -> Iterator[tuple[Any, str, Any]]:
+    """(node with the position, name, value) of each value that this node names."""
+    match node:
+        case ast.Dict(keys, values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant):
+                    yield key, str(key.value), value
+        case ast.keyword(str(name), value):
+            yield node, name, value
+        case ast.Assign([ast.Name(name) | ast.Attribute(attr=name) as target], value):
+            yield target, name, value
+
+
+def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
+    """The comments by line number: (those beside code, those alone on their line)."""
+    beside: dict[int, str] = {}
+    alone: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            has_code = token.line[:column].strip()
+            (beside if has_code else alone)[line] = token.string.strip("# ")
+    return beside, alone
+
+
+def _block_above(line: int, alone: dict[int, str]) -> list[str]:
+    """The lines of comment that end right above a line, in their order."""
+    first = line
+    while first - 1 in alone:
+        first -= 1
+    return [alone[number] for number in range(first, line)]

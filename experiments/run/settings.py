@@ -1,4 +1,8 @@
-"""An experiment's settings: `get_config`, checks, and the name of a changed run."""
+"""An experiment's settings: `get_config`, checks, and the name of a changed run.
+
+The comments on settings, beside or above the lines that give them values, are what
+--help says of them (`help_text`).
+"""
 
 import hashlib
 import json

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import experiments
-from experiments.run.help_text import comment_on
+from experiments.run.help_text import assignments, comment_on
 from tests import forked
 
 TRAINING_LIBRARIES = {"flax", "orbax", "tensorstore", "tqdm"}
@@ -60,11 +60,15 @@ _COMMON = {
         1,
         2,
     ),
-    "none": 2,
+    "without": 2,
     "group": {
         "beside": 3,  # in a group
         # above, in a group
         "above": 4,
+        "none": 5,
+    },
+    "other": {
+        "none": 6,  # of another group
     },
 }
 config.assigned = 5  # as an attribute
@@ -77,14 +81,16 @@ config.assigned = 5  # as an attribute
         ("beside", ["beside its line"]),
         ("above", ["Above its line,", "in two lines."]),
         ("long", ["above a value of several lines"]),
-        ("none", []),
+        ("without", []),
+        ("group.none", []),
+        ("other.none", ["of another group"]),
         ("group.beside", ["in a group"]),
         ("group.above", ["above, in a group"]),
         ("assigned", ["as an attribute"]),
     ],
 )
 def test_the_comment_on_a_setting_is_found_beside_and_above_it(name, comment):
-    assert comment_on(name, SOURCE) == comment
+    assert comment_on(name, assignments(SOURCE)) == comment
 
 
 def test_help_explains_settings_that_are_explained_above_their_line():
