@@ -115,20 +115,26 @@ def run(trained, **options):
 
 
 @pytest.fixture(scope="module")
-def whole():
-    return run(training())
+def on_one_device():
+    """The training on one device, whose steps are compiled once for this file."""
+    return training()
+
+
+@pytest.fixture(scope="module")
+def whole(on_one_device):
+    return run(on_one_device)
 
 
 @pytest.mark.compiled_for_users
-def test_a_killed_training_resumes_bit_for_bit(whole, tmp_path):
+def test_a_killed_training_resumes_bit_for_bit(whole, on_one_device, tmp_path):
     def checkpoints():
         return Checkpoints(tmp_path, settings={"a": 1})
 
     log = toy.Log(stop_at_step=12)
     with pytest.raises(StopRequested):
-        run(training(), log=log, checkpoints=checkpoints())
+        run(on_one_device, log=log, checkpoints=checkpoints())
     resumed = toy.Log(records=log.records)
-    state, records = run(training(), log=resumed, checkpoints=checkpoints())
+    state, records = run(on_one_device, log=resumed, checkpoints=checkpoints())
     expected, expected_records = whole
     np.testing.assert_array_equal(state["params"]["A"], expected["params"]["A"])
     assert records == expected_records
