@@ -25,7 +25,8 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -79,54 +80,89 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
 
 def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
     """Measures in this process, bound to the trial's cores where that is possible."""
-    cores = trial.cores
-    size = trial.batch_examples
-    batches = trial.batches_per_round
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    ahead = streaming.BATCHES_PER_THREAD * cores
-    count = batches * size
+    _bind_to_cores(trial.cores)
+    examples = trial.batches_per_round * trial.batch_examples
     with tempfile.TemporaryDirectory() as scratch:
         encoded = _open(trial, pathlib.Path(scratch), seed)
-        indices = np.random.default_rng(seed).integers(0, len(encoded), count)
+        indices = np.random.default_rng(seed).integers(0, len(encoded), examples)
         images = [image for image, _, _ in encoded.read(indices)]
-        decode = _bare_decoder(images, trial.kind, cores, seed)
-        image_seconds = decode() / count  # roughly, with all cores at work
-        make = functools.partial(_read, encoded, trial.kind, seed, size)
-        # endless
-        stream = streaming.stream(make, 0, sys.maxsize, threads=cores, processes=0)
-        seconds: dict[str, list[float]] = {"pipeline": [], "decoder": []}
-        with contextlib.closing(stream):
-            _take(stream, ahead + 1)
-            for _ in range(trial.rounds):
-                # Lets the buffer fill, so that the pipeline idles while the decoder is
-                # timed; then empties it, so that its own timing starts and ends with as
-                # many batches under way.
-                time.sleep(1.5 * ahead * size * cores * image_seconds)
-                seconds["decoder"].append(decode())
-                _take(stream, ahead)
-                seconds["pipeline"].append(_take(stream, batches))
-            rates = {
-                name: count / statistics.median(times)
-                for name, times in seconds.items()
-            }
-            step_seconds = trial.step_over_batch_seconds * size / rates["pipeline"]
-            _take(stream, 1)
-            started = time.perf_counter()
-            waited = 0.0
-            for _ in range(2 * batches):
-                time.sleep(step_seconds)
-                waited += _take(stream, 1)
-            total = time.perf_counter() - started
+        decode = _bare_decoder(images, trial.kind, trial.cores, seed)
+        image_seconds = decode() / examples  # roughly, with all cores at work
+        with contextlib.closing(_endless_stream(trial, encoded, seed)) as stream:
+            seconds = _time_rounds(trial, stream, decode, image_seconds)
+            pipeline_rate = examples / statistics.median(seconds["pipeline"])
+            decoder_rate = examples / statistics.median(seconds["decoder"])
+            batch_seconds = trial.batch_examples / pipeline_rate
+            step_seconds = trial.step_over_batch_seconds * batch_seconds
+            waiting_share = _waiting_share(
+                stream, step_seconds, steps=2 * trial.batches_per_round
+            )
     return {
-        "images_per_second": rates["pipeline"],
-        "images_per_second_per_core": rates["pipeline"] / cores,
-        "decoder_images_per_second_per_core": rates["decoder"] / cores,
-        "share_of_decoder_percent": 100 * rates["pipeline"] / rates["decoder"],
-        "wait_percent": 100 * waited / total,
-        "image_kilobytes": sum(map(len, images)) / count / 1000,
+        "images_per_second": pipeline_rate,
+        "images_per_second_per_core": pipeline_rate / trial.cores,
+        "decoder_images_per_second_per_core": decoder_rate / trial.cores,
+        "share_of_decoder_percent": 100 * pipeline_rate / decoder_rate,
+        "wait_percent": 100 * waiting_share,
+        "image_kilobytes": sum(map(len, images)) / examples / 1000,
         "round_seconds": seconds,
     }
+
+
+def _bind_to_cores(cores: int) -> None:
+    """Binds this process to its first cores, where the system can do that."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def _endless_stream(
+    trial: types.SimpleNamespace, encoded: imagenet.EncodedImages, seed: int
+) -> Any:
+    """The pipeline: batches of a split that repeats forever; an iterator to close."""
+    make_batch = functools.partial(
+        _read, encoded, trial.kind, seed, trial.batch_examples
+    )
+    return streaming.stream(
+        make_batch, 0, sys.maxsize, threads=trial.cores, processes=0
+    )
+
+
+def _time_rounds(
+    trial: types.SimpleNamespace,
+    stream: Iterator[dict],
+    decode: Callable[[], float],
+    image_seconds: float,
+) -> dict[str, list[float]]:
+    """Seconds of "pipeline" and "decoder" in each round, for the same number of images.
+
+    Args:
+      trial: has the numbers of rounds, batches and cores.
+      stream: the pipeline.
+      decode: decodes the images of a round; returns the seconds.
+      image_seconds: that the pipeline takes for an image, roughly.
+    """
+    ahead = streaming.BATCHES_PER_THREAD * trial.cores
+    _take(stream, ahead + 1)
+    seconds: dict[str, list[float]] = {"pipeline": [], "decoder": []}
+    for _ in range(trial.rounds):
+        # The buffer fills, so that the pipeline idles while the decoder is timed.
+        time.sleep(1.5 * ahead * trial.batch_examples * trial.cores * image_seconds)
+        seconds["decoder"].append(decode())
+        # The buffer is emptied, so that as many batches are under way when the
+        # pipeline's timing starts as when it ends.
+        _take(stream, ahead)
+        seconds["pipeline"].append(_take(stream, trial.batches_per_round))
+    return seconds
+
+
+def _waiting_share(stream: Iterator[dict], step_seconds: float, steps: int) -> float:
+    """The share of a simulated training's time that it waits for batches."""
+    _take(stream, 1)
+    started = time.perf_counter()
+    waited = 0.0
+    for _ in range(steps):
+        time.sleep(step_seconds)
+        waited += _take(stream, 1)
+    return waited / (time.perf_counter() - started)
 
 
 def _open(
@@ -153,7 +189,8 @@ def _read(encoded, kind: str, seed: int, size: int, number: int) -> dict:
     return imagenet.read_train(encoded, indices, epochs, seed)
 
 
-def _take(stream, batches: int) -> float:
+def _take(stream: Iterator[dict], batches: int) -> float:
+    """Takes that many batches from the stream; returns the seconds."""
     started = time.perf_counter()
     for _ in range(batches):
         next(stream)
@@ -169,7 +206,7 @@ def _bare_decoder(
     cv2.setNumThreads(1)
     decode: Callable = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
     images = [np.frombuffer(image, np.uint8) for image in encoded]
-    # of each image; None stands for the view of an evaluation
+    # Of each image; None stands for the view of an evaluation.
     drawn_views: list = [None] * len(images)
     if kind != "evaluation":
         draw = functools.partial(views.draw_view, seed=seed, epoch=0)
