@@ -27,9 +27,6 @@ on two training programs for v6e-8.
 """
 
 import functools
-import os
-import pathlib
-import string
 import sys
 import time
 import types
@@ -37,44 +34,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.experimental import topologies
 
 import experiments
-from benchmarks import hlo, shared
+from benchmarks import absent_devices, hlo, shared, stand_ins
 from experiments import linear_sampled, run
 from experiments.images import train
-from experiments.images.data import ImageData, classes_and_shape
 from experiments.measurements import linear_sampled as measurements
 from experiments.run.fitting import DeviceTraining
 from experiments.run.settings import configs
 from experiments.run.trials import grid
 from experiments.run.verdicts import reproduced
 from identity_matters import flops, runs
-from identity_matters.batches import Arrays, Streams
-from identity_matters.images import datasets, imagenet
 from identity_matters.memorize import descent, network
-from identity_matters.preprocessing import Preprocessing
 
-# Cloud TPU's name of a slice -> libtpu's name, and the layout of its chips and hosts.
-SLICES: dict[str, tuple[str, dict]] = {
-    "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
-    "v5e-8": ("v5e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
-    "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
-    "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
-}
-# GPU -> device name, bytes of memory, bytes per second: facts from OpenXLA,
-# h100_sxm.txtpb and h200.txtpb (xla/backends/gpu/target_config/specs); the JAX wheels
-# do not contain them.
-GPUS = {
-    "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
-    "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
-}
-# what its compiler must know
-_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
 PAPERS_NET = "cifar:cifar10/all_conv_residual"
-# the other rows of Table 2
+# The other rows of Table 2.
 RIVALS = tuple(f"cifar:cifar10/{net}" for net in ("all_cnn_c", "resnet", "densenet"))
 NETS = (
     PAPERS_NET,
@@ -93,15 +67,13 @@ LINEAR = tuple(
 POINTS = "linear_sampled:points_large"
 # Program -> its parts; of trainings "train" and "evaluate".
 _PARTS = {MEMORIZE: ("forward",), POINTS: ("points",)}
-# images that a normalisation is fitted to; programs contain its constants
-_FITTED_EXAMPLES = 8
 
 _PODS = ("v5e-8", "v4-32", "v6e-8")
 _SETTINGS: dict[str, dict] = {
     "tpu": {"slices": _PODS, "programs": NETS},
     "one_chip": {"slices": ("v5e-1",), "programs": (PAPERS_NET,)},
     "one_chip_rivals": {"slices": ("v5e-1",), "programs": RIVALS},
-    "gpu": {"slices": tuple(GPUS), "programs": (PAPERS_NET,)},
+    "gpu": {"slices": tuple(absent_devices.GPUS), "programs": (PAPERS_NET,)},
     "gpu_rivals": {"slices": ("h100",), "programs": RIVALS},
     "theory": {"slices": _PODS, "programs": (*LINEAR, MEMORIZE)},
     "theory_gpu": {"slices": ("h100",), "programs": (*LINEAR, MEMORIZE)},
@@ -110,75 +82,20 @@ VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)
 
 
-@functools.cache
-def devices_of(name: str) -> list[jax.Device]:
-    """The devices of a slice, or one GPU, for compiling only."""
-    if name in GPUS:
-        return gpu_devices(name)
-    if name not in SLICES:
-        raise ValueError(
-            f"slices must be among {', '.join((*SLICES, *GPUS))}, got {name!r}"
-        )
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    topology, layout = SLICES[name]
-    try:
-        return topologies.get_topology_desc(topology, "tpu", **layout).devices
-    except RuntimeError as error:
-        reason = runs.first_line(error)
-        raise ValueError(
-            f"no compiler for {name}: {reason}; run: make compile-check"
-        ) from None
-
-
-def gpu_devices(name: str) -> list[jax.Device]:
-    """One of GPUS, for compiling only; exits the command as skipped where it cannot."""
-    try:
-        devices = _describe_gpu(name)
-        _compile_something_for(devices[0])
-    except Exception as error:  # private functions may fail in any way
-        reason = f"no compiler for {name}: {runs.first_line(error)}"
-        print(f"{EXPERIMENT.name}: skipped: {reason}", file=sys.stderr)
-        raise SystemExit(0) from None
-    return devices
-
-
-def _describe_gpu(name: str) -> list[jax.Device]:
-    """One of GPUS, by private parts of JAX.
-
-    They are the options of the CUDA plugin's topology, and `canonicalize_platform`,
-    which must return "cuda" although no GPU was found.
-    """
-    from jax._src import xla_bridge
-
-    device_name, memory_bytes, bandwidth = GPUS[name]
-    target = string.Template(_GPU_TARGET.read_text()).substitute(
-        name=device_name, memory_bytes=memory_bytes, bandwidth=bandwidth
-    )
-    topology = topologies.get_topology_desc(
-        "", "cuda", target_config=target, topology="1x1x1"
-    )
-    canonical = xla_bridge.canonicalize_platform
-    xla_bridge.canonicalize_platform = lambda platform: (
-        "cuda" if platform == "gpu" else canonical(platform)
-    )
-    return topology.devices
-
-
-def _compile_something_for(device: jax.Device) -> None:
-    here = jax.sharding.SingleDeviceSharding(device)
-    array_like = jax.ShapeDtypeStruct((8,), np.float32, sharding=here)
-    jax.jit(jnp.sin).lower(array_like).compile()
-
-
 def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
     """One trial per slice, program and part.
 
     Raises:
       ValueError: there is no such program, or no compiler for a slice.
+      SystemExit: there is no compiler for a GPU; the command ends as skipped, exit
+        code 0, and has said so.
     """
     for name in slices:
-        devices_of(name)
+        try:
+            absent_devices.devices_of(name)
+        except absent_devices.NoGpuCompilerError as error:
+            print(f"{EXPERIMENT.name}: skipped: {error}", file=sys.stderr)
+            raise SystemExit(0) from None
     for program in programs:
         _require_program(program)
     return [
@@ -189,6 +106,7 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 
 
 def _require_program(program: str) -> None:
+    """Raises ValueError unless an experiment has this variant."""
     experiment, _, variant = program.partition(":")
     known = experiment in experiments.MODULES
     if not known or variant not in experiments.variants(experiment):
@@ -205,7 +123,7 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
         result = shared.alone(_measure_here, trial)
     except shared.CrashedError as error:
         result = {
-            **_nothing_fits(devices_of(trial.slice)),
+            **_nothing_fits(absent_devices.devices_of(trial.slice)),
             "problem": f"the compiler crashed ({error})",
         }
     if not result["fits"]:
@@ -214,9 +132,10 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
 
 
 def _measure_here(trial: types.SimpleNamespace) -> dict:
-    # What is compiled is timed.
+    """Compiles the trial's program in this process."""
+    # The compiler is timed, so nothing may come from a cache.
     jax.config.update("jax_enable_compilation_cache", False)
-    devices = devices_of(trial.slice)
+    devices = absent_devices.devices_of(trial.slice)
     experiment, _, variant = trial.program.partition(":")
     settings = experiments.find(experiment).settings_of(variant)
     lower = _how_to_lower(trial.program)
@@ -242,6 +161,7 @@ class Program(NamedTuple):
 
 
 def _how_to_lower(program: str) -> Callable[[dict, str, list], Program]:
+    """The function that lowers a program: by its settings, part and devices."""
     if program in LINEAR:
         return lower_linear
     if program == MEMORIZE:
@@ -344,7 +264,7 @@ def _estimated_seconds(cost: hlo.Cost, steps: int, kind: str) -> float | None:
 def lower_training(groups: dict, part: str, devices: list) -> Program:
     """Lowers a training with these settings as a run would, with zeros for images."""
     training = train.Training(
-        **groups, devices=devices, images=stand_in(groups["data"])
+        **groups, devices=devices, images=stand_ins.stand_in(groups["data"])
     )
     return _part_of_training(training, part, groups["model"]["compute_dtype"])
 
@@ -386,59 +306,6 @@ def _part_of_training(
         operations=operations,
         compute_dtype=compute_dtype,
     )
-
-
-def stand_in(data: dict) -> ImageData:
-    """Data of the published size: zeros for CIFAR, empty streams for ImageNet.
-
-    Args:
-      data: the group of settings.
-    """
-    if data["dataset"] == imagenet.NAME:
-        return _stand_in_for_streams(data)
-    return _stand_in_for_arrays(data)
-
-
-def _stand_in_for_streams(data: dict) -> ImageData:
-    _, shape = classes_and_shape(data)
-    preprocessing = Preprocessing(
-        data["normalization"], imagenet.CHANNEL_CONSTANTS, image_shape=shape
-    )
-    examples = Streams(
-        image_shape=shape,
-        train_examples=imagenet.PUBLISHED_EXAMPLES["train"],
-        test_examples=imagenet.PUBLISHED_EXAMPLES["validation"],
-        read_train=_read_nothing,
-        read_test=_read_nothing,
-        stream=_read_nothing,
-    )
-    return ImageData(examples, preprocessing, {})
-
-
-def _stand_in_for_arrays(data: dict) -> ImageData:
-    _, shape = classes_and_shape(data)
-    # Zeros cannot be normalised.
-    random = np.random.default_rng(0).integers(
-        0, 256, (_FITTED_EXAMPLES, *shape), np.uint8
-    )
-    preprocessing = Preprocessing.fit(
-        data["normalization"],
-        random,
-        pad_pixels_per_side=data["pad_pixels_per_side"],
-        flip=data["flip"],
-    )
-    examples_in = datasets.find_source(data["dataset"]).splits
-    examples = Arrays(
-        train_images=np.zeros((examples_in["train"], *shape), np.uint8),
-        train_labels=np.zeros(examples_in["train"], np.int64),
-        test_images=np.zeros((examples_in["test"], *shape), np.uint8),
-        test_labels=np.zeros(examples_in["test"], np.int64),
-    )
-    return ImageData(examples, preprocessing, {})
-
-
-def _read_nothing(*_: Any, **__: Any) -> Any:
-    raise AssertionError("a program that is only compiled reads no images")
 
 
 def lower_memorize(groups: dict, part: str, devices: list) -> Program:

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import compile_check, shared
+from benchmarks import shared, stand_ins
 from experiments import run
 from experiments.images import train
 from experiments.images.settings import make_settings
@@ -205,7 +205,7 @@ def _training(trial: types.SimpleNamespace) -> train.Training:
     source = datasets.find_source("cifar10")
     pixels = rng.integers(0, 256, (_EXAMPLES, *source.image_shape), np.uint8)
     labels = rng.integers(0, source.num_classes, _EXAMPLES)
-    stand_in = compile_check.stand_in(groups["data"])
+    stand_in = stand_ins.stand_in(groups["data"])
     images = stand_in._replace(examples=Arrays(pixels, labels, pixels, labels))
     return train.Training(**groups, images=images)
 

@@ -1,0 +1,113 @@
+"""Accelerators that are not present, as devices that JAX can compile for.
+
+libtpu compiles for any slice without a TPU, the compiler of JAX's CUDA plugin for any
+GPU of which gpu_target.txtpb says enough.
+"""
+
+import functools
+import os
+import pathlib
+import string
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+
+from identity_matters import runs
+
+# Cloud TPU's name of a slice -> libtpu's name, and the layout of its chips and hosts.
+SLICES: dict[str, tuple[str, dict]] = {
+    "v5e-1": ("v5e:1x1", {"chips_per_host_bounds": (1, 1, 1)}),
+    "v5e-8": ("v5e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
+    "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
+    "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
+}
+# GPU -> device name, bytes of memory, bytes per second: facts from OpenXLA,
+# h100_sxm.txtpb and h200.txtpb (xla/backends/gpu/target_config/specs); the JAX wheels
+# do not contain them.
+GPUS = {
+    "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
+    "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
+}
+# What their compiler must know.
+_GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
+
+
+class NoGpuCompilerError(RuntimeError):
+    """JAX has no compiler for GPUs here; the message is one line."""
+
+
+@functools.cache
+def devices_of(name: str) -> list[jax.Device]:
+    """The devices of a slice, or one GPU, for compiling only.
+
+    Args:
+      name: one of SLICES or of GPUS.
+
+    Raises:
+      ValueError: there is no such name, or no compiler for TPUs.
+      NoGpuCompilerError: there is no compiler for GPUs.
+    """
+    if name in GPUS:
+        return _gpu_devices(name)
+    return _slice_devices(name)
+
+
+def _slice_devices(name: str) -> list[jax.Device]:
+    """All devices of one of SLICES, for compiling only."""
+    if name not in SLICES:
+        raise ValueError(
+            f"slices must be among {', '.join((*SLICES, *GPUS))}, got {name!r}"
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    topology, layout = SLICES[name]
+    try:
+        return topologies.get_topology_desc(topology, "tpu", **layout).devices
+    except RuntimeError as error:
+        reason = runs.first_line(error)
+        raise ValueError(
+            f"no compiler for {name}: {reason}; run: make compile-check"
+        ) from None
+
+
+def _gpu_devices(name: str) -> list[jax.Device]:
+    """One of GPUS, for compiling only."""
+    try:
+        devices = _describe_gpu(name)
+        _compile_something_for(devices[0])
+    except Exception as error:  # private functions may fail in any way
+        raise NoGpuCompilerError(
+            f"no compiler for {name}: {runs.first_line(error)}"
+        ) from None
+    return devices
+
+
+def _describe_gpu(name: str) -> list[jax.Device]:
+    """One of GPUS, by private parts of JAX.
+
+    They are the options of the CUDA plugin's topology, and `canonicalize_platform`,
+    which must return "cuda" although no GPU was found.
+    """
+    from jax._src import xla_bridge
+
+    device_name, memory_bytes, bandwidth = GPUS[name]
+    target = string.Template(_GPU_TARGET.read_text()).substitute(
+        name=device_name, memory_bytes=memory_bytes, bandwidth=bandwidth
+    )
+    topology = topologies.get_topology_desc(
+        "", "cuda", target_config=target, topology="1x1x1"
+    )
+    canonical = xla_bridge.canonicalize_platform
+    xla_bridge.canonicalize_platform = lambda platform: (
+        "cuda" if platform == "gpu" else canonical(platform)
+    )
+    return topology.devices
+
+
+def _compile_something_for(device: jax.Device) -> None:
+    """Raises an error if there is no compiler for the device."""
+    here = jax.sharding.SingleDeviceSharding(device)
+    array_like = jax.ShapeDtypeStruct((8,), np.float32, sharding=here)
+    jax.jit(jnp.sin).lower(array_like).compile()
