@@ -186,21 +186,26 @@ def took(run: Run) -> str:
 def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
     """One line for each group that contradicts the reference or its claim.
 
-    The reference is the group of the same name and scale.
-
-    Reduced runs cannot contradict a claim. A failure that the reference shares is not
-    listed.
+    A group is compared with the reference's group of the same name and scale. What both
+    say is not listed, even if it refutes the claim. Without a verdict of the reference,
+    a group must refute the claim itself, which only runs at the paper's scale can.
     """
-    known = {(group.name, group.scale): group for group in reference}
-    found = []
+    in_reference = {(group.name, group.scale): group for group in reference}
+    lines = []
     for group in yours:
-        other = known.get((group.name, group.scale))
-        expected = other.decided if other else set()
-        theirs = f"; the reference: {other.verdict}" if other and expected else ""
-        refuted = len(group.decided) > 1 or "not reproduced" in group.decided
-        if not group.decided <= expected and (
-            theirs or (refuted and group.scale == "paper")
-        ):
-            title = paper.CLAIMS[group.claim].title
-            found.append(f"{group.name} ({title}): {group.verdict}{theirs}")
-    return found
+        expected = in_reference.get((group.name, group.scale))
+        expected_verdicts = expected.decided if expected else set()
+        if group.decided <= expected_verdicts:
+            continue
+        title = paper.CLAIMS[group.claim].title
+        line = f"{group.name} ({title}): {group.verdict}"
+        if expected and expected_verdicts:
+            lines.append(f"{line}; the reference: {expected.verdict}")
+        elif group.scale == "paper" and _refutes(group):
+            lines.append(line)
+    return lines
+
+
+def _refutes(group: Group) -> bool:
+    """Whether a run of the group did not reproduce its claim, or its runs disagree."""
+    return "not reproduced" in group.decided or len(group.decided) > 1

@@ -11,6 +11,7 @@ from typing import Any
 
 
 def _is_number(value: Any) -> bool:
+    """Whether this is a number of a usual size, whose statistics stay finite."""
     return type(value) in (int, float) and abs(value) < 1e300
 
 
@@ -57,17 +58,16 @@ def mean_sd(values: list) -> str:
 
 
 def _listed(values: list) -> str:
+    """The different values in their order, as they are."""
     words = (str(value) if _is_number(value) else _as_word(value) for value in values)
     return ", ".join(dict.fromkeys(words))
 
 
 def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
-    """Values in a sentence: their range, or one number.
+    """Values in a sentence: their range, or one number if its ends look the same.
 
-    It is one number if the ends agree to `digits` digits.
-
-    `extreme` "max" or "min" gives only that value, rounded so that it bounds all of
-    them.
+    Both ends have `digits` digits. `extreme` "max" or "min" gives only that value,
+    rounded so that it bounds all of them.
 
     >>> [in_words(x) for x in ([4, 8, 4], [0.6012, 0.6026], [50_000], [1.6e32])]
     ['4–8', '0.60', '50,000', '1.6 × 10^32']
@@ -83,23 +83,32 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
 
 
 def _end_in_words(value: float, digits: int, extreme: str) -> str:
+    """One end of a range to `digits` digits; see `in_words` for `extreme`."""
     whole = isinstance(value, int) or (value.is_integer() and abs(value) < 10**15)
     if extreme and not whole:
-        rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
-        # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
-        exact = decimal.Context(prec=9).create_decimal_from_float(value)
-        # Below a million the whole part is printed in full.
-        kept = max(digits, exact.adjusted() + 1) if abs(value) < 10**6 else digits
-        value = float(
-            decimal.Context(prec=kept, rounding=rounding).create_decimal(exact)
-        )
-    large = abs(float(f"{value:.{digits}g}")) >= min(10**digits, 1000)
-    # Trailing zeros show the precision of a rounded number: 1.0.
-    shown = format_number(value, digits) if whole or large else f"{value:#.{digits}g}"
+        value = _bound(value, digits, extreme)
+    rounded = float(f"{value:.{digits}g}")
+    if whole or abs(rounded) >= min(10**digits, 1000):
+        shown = format_number(value, digits)
+    else:
+        # Trailing zeros show the precision of a rounded number: 1.0.
+        shown = f"{value:#.{digits}g}"
     mantissa, _, exponent = shown.partition("e")
-    return (
-        f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa.removesuffix(".")
-    )
+    if exponent:
+        return f"{mantissa} × 10^{int(exponent)}"
+    return mantissa.removesuffix(".")
+
+
+def _bound(value: float, digits: int, extreme: str) -> float:
+    """The nearest number of `digits` digits from `value` up ("max") or down ("min")."""
+    # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
+    exact = decimal.Context(prec=9).create_decimal_from_float(value)
+    if abs(value) < 10**6:
+        # The whole part is printed in full.
+        digits = max(digits, exact.adjusted() + 1)
+    rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
+    context = decimal.Context(prec=digits, rounding=rounding)
+    return float(context.create_decimal(exact))
 
 
 def duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ import flax.linen as nn
 
 _PACKAGE = __name__.partition(".")[0]
 _OF_FLAX = ("parent", "name")  # fields of every module that say nothing about the net
+_ADVICE = "pass the same net as net=..."  # how every error of `make` ends
 # Modules that have moved since some checkpoints were written: old name -> new name.
 _MOVED_MODULES = {"identity_matters.nets.rivals": "identity_matters.nets.baselines"}
 
@@ -65,41 +66,17 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
     """
     module_name, _, class_name = description["class"].partition(":")
     module_name = _MOVED_MODULES.get(module_name, module_name)
-    description = {**description, "class": f"{module_name}:{class_name}"}
     if net is not None:
-        check_is_linen(net)
-        given = describe(net)
-        if given != description:
-            raise NetUnknownError(
-                f"net must be the one that was saved, {_text(description)}, got"
-                f" {_text(given)}"
-            )
+        _check_is_described(
+            net, {**description, "class": f"{module_name}:{class_name}"}
+        )
         return net
-    advice = "pass the same net as net=..."
     if description["fields"] is None:
         raise NetUnknownError(
             f"the net, a {class_name} of {module_name}, has a field that cannot be"
-            f" stored: {advice}"
+            f" stored: {_ADVICE}"
         )
-    if module_name.partition(".")[0] == _PACKAGE:
-        try:
-            importlib.import_module(module_name)
-        except ImportError:
-            raise NetUnknownError(
-                f"this version has no module {module_name}: {advice}"
-            ) from None
-    net_class: Any = sys.modules.get(module_name)
-    if net_class is None:
-        raise NetUnknownError(
-            f"the net is a {class_name} of {module_name}: import that module first, or"
-            f" {advice}"
-        )
-    for part in class_name.split("."):
-        net_class = getattr(net_class, part, None)
-    if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
-        raise NetUnknownError(
-            f"{module_name} has no flax module {class_name} here: {advice}"
-        )
+    net_class = _find_class(module_name, class_name)
     fields = {
         name: ast.literal_eval(text) for name, text in description["fields"].items()
     }
@@ -107,8 +84,47 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
         return net_class(**fields)
     except (TypeError, ValueError) as error:
         raise NetUnknownError(
-            f"{class_name} is another class here ({error}): {advice}"
+            f"{class_name} is another class here ({error}): {_ADVICE}"
         ) from None
+
+
+def _check_is_described(net: nn.Module, description: dict) -> None:
+    """Raises NetUnknownError unless the description is of a net like this one."""
+    check_is_linen(net)
+    given = describe(net)
+    if given != description:
+        raise NetUnknownError(
+            f"net must be the one that was saved, {_text(description)}, got"
+            f" {_text(given)}"
+        )
+
+
+def _find_class(module_name: str, class_name: str) -> type[nn.Module]:
+    """The flax module `class_name`; raises NetUnknownError if it cannot be had.
+
+    Only modules of this package are imported: another could run anything.
+    """
+    if module_name.partition(".")[0] == _PACKAGE:
+        try:
+            importlib.import_module(module_name)
+        except ImportError:
+            raise NetUnknownError(
+                f"this version has no module {module_name}: {_ADVICE}"
+            ) from None
+    net_class: Any = sys.modules.get(module_name)
+    if net_class is None:
+        raise NetUnknownError(
+            f"the net is a {class_name} of {module_name}: import that module first, or"
+            f" {_ADVICE}"
+        )
+    # A class may stand in another: "Outer.Inner".
+    for part in class_name.split("."):
+        net_class = getattr(net_class, part, None)
+    if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
+        raise NetUnknownError(
+            f"{module_name} has no flax module {class_name} here: {_ADVICE}"
+        )
+    return net_class
 
 
 def _literal(value: Any) -> str | None:
@@ -122,6 +138,7 @@ def _literal(value: Any) -> str | None:
 
 
 def _text(description: dict) -> str:
+    """The net as an error names it: "Mlp(depth=2)", or "a Mlp" without its fields."""
     class_name = description["class"].partition(":")[2]
     if description["fields"] is None:
         return f"a {class_name}"
