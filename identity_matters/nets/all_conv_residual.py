@@ -150,6 +150,11 @@ class AllConvResidual(base.Net):
             rates=("leak",),
             choices={"residual_init": starts.NAMES, "projection": ("fixed", "trained")},
         )
+        self._check_stages()
+
+    @nn.nowrap
+    def _check_stages(self) -> None:
+        """Raises ValueError if the stages differ in number, are empty, or shrink."""
         blocks = self.blocks_per_stage
         widths = self.widths
         strides = self.stage_strides
@@ -178,12 +183,7 @@ class AllConvResidual(base.Net):
             dtype=self.compute_dtype,
             conv_general_dilated=tiny_maps.convolution,
         )
-        start = starts.Start(
-            self.residual_init,
-            scale=self.initial_scale,
-            blocks=sum(self.blocks_per_stage),
-            map_shape=x.shape[1:3],
-        )
+        start = self._start(map_shape=x.shape[1:3])
         stem = conv(
             self.stem_width,
             (self.stem_kernel_size, self.stem_kernel_size),
@@ -201,6 +201,16 @@ class AllConvResidual(base.Net):
             self.num_classes, self.projection == "trained", name="projection"
         )
         return head(layers.global_average_pool(x)), ratios
+
+    @nn.nowrap
+    def _start(self, map_shape: tuple[int, int]) -> starts.Start:
+        """Where the weights start, for images of these sides."""
+        return starts.Start(
+            self.residual_init,
+            scale=self.initial_scale,
+            blocks=sum(self.blocks_per_stage),
+            map_shape=map_shape,
+        )
 
     @nn.nowrap
     def _stages(
