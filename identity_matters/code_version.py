@@ -73,10 +73,12 @@ def digest_of_commit(commit: str) -> str | None:
 
 
 def _is_code(path: str) -> bool:
+    """Whether a file, by its path in the repository, is source code of the suite."""
     return path.split("/")[0] in _CODE_DIRECTORIES and path.endswith(_CODE_ENDINGS)
 
 
 def _source_hashes() -> dict[str, str]:
+    """Path -> git's hash of the content, of the source files as they are now."""
     return {
         path.relative_to(REPOSITORY).as_posix(): _hash(_content(path))
         for name in _CODE_DIRECTORIES
@@ -134,6 +136,7 @@ class _Version(NamedTuple):
 
 
 def _from_git() -> _Version:
+    """What git says of the clone that this is; nothing if git does not answer."""
     commit = _git("rev-parse", "--verify", "HEAD^{commit}")
     if commit is None:
         return _Version()
@@ -141,8 +144,7 @@ def _from_git() -> _Version:
     tree = _tree_of(name)
     command = ["ls-files", "-z", "--others"]
     if tree and ".gitignore" in tree:
-        # Of all ignore files only the commit's own counts,
-        # so that none can hide itself.
+        # Of all ignore files only the commit's own counts: none can hide itself.
         command.append(f"--exclude-from={REPOSITORY / '.gitignore'}")
     listed = _git(*command, "--", ".", f":!{_RESULTS}")
     other_files = None if listed is None else os.fsdecode(listed).split("\0")[:-1]
@@ -178,6 +180,7 @@ def _from_file() -> _Version:
 
 
 def _git(*arguments: str) -> bytes | None:
+    """What this git command prints; None if it fails or there is no git."""
     command = [
         "git",
         "-C",

@@ -29,6 +29,7 @@ class Normalization(NamedTuple):
 
 
 def find_normalization(name: str) -> Normalization:
+    """The normalisation of this name; ValueError if there is none."""
     if name not in NORMALIZATIONS:
         raise ValueError(
             f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}"
@@ -37,11 +38,16 @@ def find_normalization(name: str) -> Normalization:
 
 
 def _fit_divisor(images):
+    """The number that brings pixels to [0, 1]: of bytes 255, of floats 1."""
     divisor = LARGEST_PIXEL if images.dtype == np.uint8 else 1
     return {"divisor": np.full((1,) * images.ndim, divisor)}
 
 
 def _standardize(_constants, x):
+    """Each image of x f32[b, ...] less its mean, over its standard deviation.
+
+    An image of n numbers counts as one with a deviation of at least 1 / sqrt n.
+    """
     axes = tuple(range(1, x.ndim))
     mean = jnp.mean(x, axis=axes, keepdims=True)
     std = jnp.std(x, axis=axes, keepdims=True)
@@ -49,6 +55,7 @@ def _standardize(_constants, x):
 
 
 def _fit_mean_std(images):
+    """The mean and the standard deviation of each channel over all images' pixels."""
     channels = images.shape[-1]
     flat = images.reshape(-1, channels)
     if images.dtype == np.uint8:
@@ -98,10 +105,14 @@ def _fit_zca(images):
 
 
 def _whiten(constants, x):
+    """The images x f32[b, ...] as (c - m) W, with m and W of `_fit_zca`.
+
+    c are the images after `_normalize_contrast`.
+    """
     flat = _normalize_contrast(x).reshape(len(x), -1)
     centered = flat - constants["mean"][None, :]
-    # Accelerators would round the factors to bfloat16 or TF32;
-    # this product costs little.
+    # Accelerators would round the factors to bfloat16 or TF32; this product costs
+    # little.
     whitened = jnp.matmul(centered, constants["whitening"], precision="highest")
     return whitened.reshape(x.shape)
 

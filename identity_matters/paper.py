@@ -1,6 +1,4 @@
-"""What the paper and related work state.
-
-claims.toml as objects, and the bounds as functions.
+"""What the paper and related work state: claims.toml as objects, bounds as functions.
 
 The paper: M. Hardt and T. Ma, "Identity Matters in Deep Learning", arXiv 1611.04231.
 "ICLR 2017" is the conference text, "v3" the arXiv text of July 2018.
@@ -28,9 +26,9 @@ class Claim(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A finding that opens the report.
+    """A finding that opens the report: its text with values, its claim and its figure.
 
-    It has a text with values, the id of its claim, and its figure.
+    The claim is an id, the figure a name.
     """
 
     title: str
