@@ -144,7 +144,7 @@ def trials(
             "only the variant file reads a file: --config=:file --config.file=R.npy"
         )
     common = {"family": _FAMILIES.get(variant, variant), **settings}
-    every_method = {**common, "methods": tuple(linear.METHODS), "least_depth_too": True}
+    every_method = {**common, "methods": linear.METHODS, "least_depth_too": True}
     if variant == "file":
         return [{**every_method, "file": file, "depths": depths}]
     listed = each(

@@ -25,8 +25,8 @@ def build(**trial) -> types.SimpleNamespace:
     require_between(-1, math.inf, ascents=trial["ascents"])
     for depth in trial["depths"]:
         check_depth(depth)
-    if "polar" not in trial["methods"] or not set(trial["methods"]) <= METHODS.keys():
-        needed = f"polar, which always applies, and others of {tuple(METHODS)}"
+    if "polar" not in trial["methods"] or not set(trial["methods"]) <= set(METHODS):
+        needed = f"polar, which always applies, and others of {METHODS}"
         raise ValueError(f"large_methods must be {needed}, got {trial['methods']}")
     target = None
     if trial["family"] == "file":

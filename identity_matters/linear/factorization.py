@@ -9,7 +9,6 @@ docs/theory/factorization.md).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,18 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.checks import real_array, square_matrix
-from identity_matters.linear.lower_bound import forced_vector
-from identity_matters.linear.matrix_powers import (
-    RotationForm,
-    principal_root_minus_identity,
-    real_rotation_form,
-)
-from identity_matters.linear.one_pace import isoclinic_turns, one_pace
-from identity_matters.linear.optimum import (
-    layers_of_blocks,
-    optimal_blocks,
-    slowest_in_plane,
-)
+from identity_matters.linear.matrix_powers import real_rotation_form
+from identity_matters.linear.one_pace import one_pace
+from identity_matters.linear.optimum import layers_of_blocks, optimal_blocks
+from identity_matters.linear.path_starts import lengthened_turn, path_starts
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
 from identity_matters.linear.target import (
     NotApplicableError,
@@ -38,21 +29,13 @@ from identity_matters.linear.target import (
     check_target,
     contained,
 )
-from identity_matters.matrices import largest_spectral_norm, rotate_rows
-
-# From a paired path the search uses exponents from this on: a small one, for which all
-# layers count and not only the longest, would drive the path out of its basin.
-_LEAST_STEEP_EXPONENT = 32
-
-
-class Factorization(NamedTuple):
-    """|||A|||, and a function that builds A, f64[depth, d, d].
-
-    A may take gigabytes, and most candidates are never built.
-    """
-
-    norm: float
-    build: Callable[[], np.ndarray]
+from identity_matters.linear.turn_and_stretch import (
+    Factorization,
+    no_turn,
+    polar_form,
+    turn_and_stretch,
+)
+from identity_matters.matrices import largest_spectral_norm
 
 
 def polar_bound(gamma: float, depth: int) -> float:
@@ -132,13 +115,22 @@ def factorize(
     settings = path_settings or PathSettings()
     if method != "best":
         with contained(f"method {method}"):
-            return METHODS[method](target, depth, settings).build()
+            return _by_method(method, target, depth, settings).build()
     with contextlib.suppress(NotApplicableError), contained("the optimum"):
-        optimal = METHODS["optimal"](target, depth, settings)
+        optimal = _optimal(target, depth)
         # Only then is it proved to be the least.
         if depth >= 2 and optimal.norm < 1:
             return optimal.build()
     return _best(target, depth, settings, path_max_dimension).build()
+
+
+def _by_method(
+    method: str, target: Target, depth: int, settings: PathSettings
+) -> Factorization:
+    """The factorization of one of `METHODS`."""
+    if method == "path":
+        return _path(target, depth, settings)
+    return _WITHOUT_SEARCH[method](target, depth)
 
 
 def _best(
@@ -146,11 +138,11 @@ def _best(
 ) -> Factorization:
     """The factorization with the least |||A||| of all methods that apply."""
     candidates = []
-    for name, factorization in METHODS.items():
-        if name == "path" and len(target.R) > path_max_dimension:
+    for method in METHODS:
+        if method == "path" and len(target.R) > path_max_dimension:
             continue
-        with contextlib.suppress(NotApplicableError), contained(name):
-            candidates.append(factorization(target, depth, settings))
+        with contextlib.suppress(NotApplicableError), contained(method):
+            candidates.append(_by_method(method, target, depth, settings))
     if not candidates:
         raise NotApplicableError(
             "no method can factorize R: LAPACK fails on its polar form"
@@ -173,7 +165,17 @@ def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
     return float(np.linalg.norm(end_to_end - R) / np.linalg.norm(R))
 
 
-def _psd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+def _polar(target: Target, depth: int) -> Factorization:
+    """Every layer turns by a share of Q and stretches by a share of P."""
+    return turn_and_stretch(target, polar_form(target), depth, stretch_is_P=True)
+
+
+def _root(target: Target, depth: int) -> Factorization:
+    """R^{1/l}: every layer stretches by a share of R, and none turns."""
+    return turn_and_stretch(target, no_turn(target), depth)
+
+
+def _psd(target: Target, depth: int) -> Factorization:
     """R^{1/l}: the polar factorization without a turn."""
     if not target.is_symmetric:
         asymmetry = np.abs(target.R - target.R.T).max()
@@ -185,126 +187,21 @@ def _psd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
         raise NotApplicableError(
             f"psd needs a positive definite R, got eigenvalue {least:.6g}"
         )
-    return _turn_and_stretch(target, _no_turn(target), depth, stretch_is_P=True)
+    return turn_and_stretch(target, no_turn(target), depth, stretch_is_P=True)
 
 
-def _no_turn(target: Target) -> RotationForm:
-    """The identity of R^d as a rotation."""
-    d = len(target.R)
-    return RotationForm(basis=np.eye(d), angles=np.zeros(d // 2))
-
-
-def _polar_form(target: Target) -> RotationForm:
-    """The planes and angles of Q in ``R = Q P``."""
-    return real_rotation_form(target.U @ target.Vt, _polar_factor(target))
-
-
-def _polar_factor(target: Target) -> np.ndarray:
-    """P, f64[d, d], in ``R = Q P``."""
-    P = (target.Vt.T * target.K) @ target.Vt
-    return (P + P.T) / 2
-
-
-def _paired_form(
-    target: Target, turn: RotationForm, planes: int, depth: int
-) -> RotationForm:
-    """Lengthens the `planes` largest turns, each by the best psi there (F15).
-
-    Several become half turns, paired anew by P. The planes are invariant if R is
-    normal.
-    """
-    largest = np.argsort(-np.abs(turn.angles), kind="stable")[:planes]
-    columns = np.ravel([[2 * j, 2 * j + 1] for j in largest])
-    basis, stretches = _paired_basis(turn.basis[:, columns], _polar_factor(target))
-    theta = np.pi if planes > 1 else turn.angles[largest[0]]
-    psi = [_best_psi(abs(theta), pair, depth) for pair in np.log(stretches)]
-    lengthened = theta + np.copysign(psi, theta)
-    # The other planes follow, as they are.
-    others = np.setdiff1d(np.arange(len(target.R)), columns)
-    return RotationForm(
-        basis=np.concatenate([basis, turn.basis[:, others]], axis=1),
-        angles=np.concatenate([lengthened, np.delete(turn.angles, largest)]),
-    )
-
-
-def _paired_basis(columns: np.ndarray, P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A basis of the space of `columns`, f64[d, 2 k], in which P is diagonal there.
-
-    Neighbouring eigenvalues of P share a plane. Returns the basis and the eigenvalues,
-    f64[k, 2], of each plane.
-    """
-    eigenvalues, mixed = np.linalg.eigh(columns.T @ P @ columns)
-    # A reflection would turn the plane the other way round.
-    mixed[:, 0] *= np.linalg.slogdet(mixed)[0]
-    return columns @ mixed, eigenvalues.reshape(-1, 2)
-
-
-def _best_psi(theta: float, log_stretches: np.ndarray, depth: int) -> float:
-    """psi of (F15) in a plane that turns by theta >= 0 and is stretched, f64[2]."""
-    m = float(np.mean(log_stretches))
-    g = float(np.ptp(log_stretches)) / 2
-    return slowest_in_plane(theta, m, g, depth).psi
-
-
-def _isoclinic_forms(R: np.ndarray) -> list[RotationForm]:
-    """For d = 4: rotations that turn all vectors at the `forced_vector`'s pace: F13."""
-    if len(R) != 4:
-        return []
-    x = forced_vector(R)
-    if x is None:
-        return []
-    end = R @ x / np.linalg.norm(R @ x)
-    across = (x @ end) * x - end
-    angle = float(np.pi + np.arctan2(np.linalg.norm(across), -x @ end))
-    return isoclinic_turns(R, x, angle)
-
-
-def _turn_and_stretch(
-    target: Target, turn: RotationForm, depth: int, *, stretch_is_P: bool = False
-) -> Factorization:
-    """The layers of the path ``X(t) = e^{t Theta} e^{t B}``, all of the same norm.
-
-    Theta is the logarithm of `turn`. ``e^B = e^{-Theta} R`` is the polar factor P
-    (`stretch_is_P`), or any matrix that has a principal root.
-    """
-    turning = turn.power_minus_identity(1 / depth)
-    if stretch_is_P:
-        stretching = (target.Vt.T * np.expm1(np.log(target.K) / depth)) @ target.Vt
-    else:
-        # e^{-Theta} R
-        stretch = target.R + turn.power_minus_identity(-1.0) @ target.R
-        stretching = principal_root_minus_identity(stretch, depth)
-    # A sum of small terms: forming I + A_i would
-    # cost digits, and l layers add up the errors.
-    layer = turning + stretching + turning @ stretching
-
-    def build() -> np.ndarray:
-        if not turn.angles.any():
-            return np.tile(layer, (depth, 1, 1))
-        # Layer i + 1 is the first one, turned by e^{i Theta / l} = S D S^T.
-        S = turn.basis
-        A = np.empty((depth, *layer.shape))
-        in_planes = S.T @ layer @ S
-        for i in range(depth):
-            frame = rotate_rows(S.T, -(turn.angles * (i / depth)))  # (S D)^T
-            A[i] = frame.T @ (in_planes @ frame)
-        return A
-
-    return Factorization(float(np.linalg.norm(layer, 2)), build)
-
-
-def _paired(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+def _paired(target: Target, depth: int) -> Factorization:
     """The polar factorization, but half turns continue past pi by psi (F15)."""
-    turn = _polar_form(target)
+    turn = polar_form(target)
     planes = int(np.count_nonzero(turn.angles == np.pi))
     if not planes:
         raise NotApplicableError(
             "paired needs a polar factor Q with eigenvalues -1; use polar"
         )
-    return _turn_and_stretch(target, _paired_form(target, turn, planes, depth), depth)
+    return turn_and_stretch(target, lengthened_turn(target, turn, planes, depth), depth)
 
 
-def _optimal(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+def _optimal(target: Target, depth: int) -> Factorization:
     """The least |||A|||, where it is known (F15, F20)."""
     try:
         blocks = optimal_blocks(target, depth)
@@ -324,10 +221,10 @@ def _optimal_at_one_pace(
         raise not_of_f15 from None
     if not layers.is_optimal:
         raise not_of_f15
-    return _turn_and_stretch(target, layers.turn, depth)
+    return turn_and_stretch(target, layers.turn, depth)
 
 
-def _svd(target: Target, depth: int, _settings: PathSettings) -> Factorization:
+def _svd(target: Target, depth: int) -> Factorization:
     """Appendix A.1: q layers for V^T, p for K and q for U, with 2 q + p = l."""
     U = target.U.copy()
     Vt = target.Vt.copy()
@@ -378,91 +275,58 @@ def _layers_of_each_turn(target: Target, depth: int, angle: float) -> tuple[int,
     return int(q[best]), float(norms[best])
 
 
-class _Start(NamedTuple):
-    """A path to start from.
+class _Search(NamedTuple):
+    """A search to come.
 
     Attributes:
-      turn: whose path `_turn_and_stretch` gives.
-      stretch_is_P: as there.
-      settings: how to search from it.
+      start_norm: |||A||| of the start, in as many layers as asked for.
+      pieces: the start in as many layers as the search has pieces.
+      settings: how to search.
     """
 
-    turn: RotationForm
-    stretch_is_P: bool
+    start_norm: float
+    pieces: Factorization
     settings: PathSettings
 
 
 def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     """The best of the starts and of the paths obtained by shortening them."""
-    pieces = min(depth, settings.pieces)
     candidates = []
-    paths = []
-    for start in _starts(target, depth, settings):
+    searches = []
+    for start in path_starts(target, depth, settings):
         with contextlib.suppress(NotApplicableError), contained("a start"):
-            layers = _turn_and_stretch(
-                target, start.turn, depth, stretch_is_P=start.stretch_is_P
-            )
+            layers = start.layers(target, depth)
             candidates.append(layers)
-            path = _turn_and_stretch(
-                target, start.turn, pieces, stretch_is_P=start.stretch_is_P
+            pieces = start.layers(target, min(depth, settings.pieces))
+            searches.append(
+                _Search(start_norm=layers.norm, pieces=pieces, settings=start.settings)
             )
-            paths.append((layers.norm, path, start.settings))
-    paths.sort(key=lambda candidate: candidate[0])
-    for _, path, search_settings in paths[: settings.starts]:
+    searches.sort(key=lambda search: search.start_norm)
+    for search in searches[: settings.starts]:
         # A step of the search can be singular if R is I up to rounding.
         with contextlib.suppress(NotApplicableError), contained("a shorter path"):
-            candidates.append(_shortened(path, depth, search_settings))
+            candidates.append(_shortened(search, depth))
     return min(candidates, key=lambda candidate: candidate.norm)
 
 
-def _starts(target: Target, depth: int, settings: PathSettings) -> list[_Start]:
-    """The starts of `_path`, of several homotopy classes."""
-    d = len(target.R)
-    turn = _polar_form(target)
-    starts = [
-        _Start(turn, stretch_is_P=True, settings=settings),
-        _Start(_no_turn(target), stretch_is_P=False, settings=settings),
-    ]
-    if d > 2:
-        starts.append(
-            _Start(turn.the_other_way(), stretch_is_P=True, settings=settings)
-        )
-    steep_exponents = tuple(p for p in settings.exponents if p >= _LEAST_STEEP_EXPONENT)
-    steep = dataclasses.replace(
-        settings, exponents=steep_exponents or settings.exponents
-    )
-    large_turns = int(np.count_nonzero(np.abs(turn.angles) > np.pi / 2))
-    most_planes = max(min(d - 1, 1), large_turns)
-    forms = [
-        _paired_form(target, turn, planes, depth)
-        for planes in range(1, most_planes + 1)
-    ]
-    forms += _isoclinic_forms(target.R)
-    starts += [_Start(form, stretch_is_P=False, settings=steep) for form in forms]
-    return starts
-
-
-def _shortened(
-    path: Factorization, depth: int, settings: PathSettings
-) -> Factorization:
-    """The layers of the path that the search finds from `path`."""
-    layers_of_start = path.build()
+def _shortened(search: _Search, depth: int) -> Factorization:
+    """The layers of the path that the search finds."""
+    layers_of_start = search.pieces.build()
     identity = np.eye(layers_of_start.shape[-1])
-    shorter = shorten(identity + layers_of_start, depth, settings)
+    shorter = shorten(identity + layers_of_start, depth, search.settings)
     layers = layers_of_path(shorter, depth)
     return Factorization(
-        largest_spectral_norm(layers), functools.partial(np.asarray, layers)
+        norm=largest_spectral_norm(layers), build=functools.partial(np.asarray, layers)
     )
 
 
-METHODS: dict[str, Callable[[Target, int, PathSettings], Factorization]] = {
+_WITHOUT_SEARCH: dict[str, Callable[[Target, int], Factorization]] = {
     "svd": _svd,
-    "polar": lambda target, depth, _: _turn_and_stretch(
-        target, _polar_form(target), depth, stretch_is_P=True
-    ),
+    "polar": _polar,
     "psd": _psd,
-    "root": lambda target, depth, _: _turn_and_stretch(target, _no_turn(target), depth),
+    "root": _root,
     "paired": _paired,
     "optimal": _optimal,
-    "path": _path,
 }
+# All methods but best, which tries them in this order.
+METHODS = (*_WITHOUT_SEARCH, "path")
