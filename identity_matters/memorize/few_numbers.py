@@ -55,7 +55,7 @@ from identity_matters.memorize.machine import (
     one_hot,
     run,
 )
-from identity_matters.memorize.network import apply_block, matmul, transform
+from identity_matters.memorize.network import matmul, transform
 from identity_matters.memorize.whole_numbers import (
     check_numbers_fit,
     distinct_projections,
@@ -68,6 +68,8 @@ from identity_matters.memorize.whole_numbers import (
 POINT, WORD, CONSTANT, SCRATCH, PLACE, LABEL = range(LEAST_WIDTH)
 # `CONSTANT` is free once a point is hashed. Then it counts the first digit of the word.
 DIGIT = CONSTANT
+# The units of the selection's block that the numbers of a group change.
+_MEASURE, _INCREMENT = range(2)
 PROJECTION_DRAWS = 100
 
 
@@ -104,12 +106,11 @@ def forward(network: FewNumbers, x: Array) -> jax.Array:
     h = jnp.broadcast_to(network.start[:, None], (width, len(x))).at[POINT].add(t)
 
     def select(h, group_numbers):
-        """The shared block with the numbers of one group in it."""
         threshold, words, constant = group_numbers
-        V = network.select.V.at[_word_channels(width), 1].set(words)
-        V = V.at[CONSTANT, 1].set(constant)
-        s = network.select.s.at[0].add(-threshold)
-        return apply_block(h, U=network.select.U, V=V, s=s), None
+        with_numbers = _with_numbers(
+            network.select, threshold=threshold, words=words, constant=constant
+        )
+        return run(h, with_numbers), None
 
     groups = (
         network.thresholds,
@@ -360,13 +361,32 @@ def _increments(group_values: np.ndarray) -> np.ndarray:
 def _select(width: int) -> Block:
     """The shared block of the selection, without the numbers of a group.
 
-    `forward` lowers the bias of its first unit by the threshold T, so that the unit is
-    relu(t - T + 1): at least 1 for t >= T, else 0. It lets the second unit, 1 where
-    scratch is 0, write the increments.
+    The unit `_MEASURE` is relu(t - T + 1) once it has the threshold T: at least 1 for
+    t >= T, else 0. The unit `_INCREMENT`, 1 where scratch is 0, is to write the
+    increments. See `_with_numbers`.
     """
     measure = Unit(reads={POINT: 1}, bias=1, writes={SCRATCH: 1})
     increment = Unit(reads={SCRATCH: -1}, bias=1, writes={})
+    # In the order of `_MEASURE` and `_INCREMENT`.
     return block(width, [measure, increment, clear(SCRATCH)])
+
+
+def _with_numbers(
+    select: Block, *, threshold: jax.Array, words: jax.Array, constant: jax.Array
+) -> Block:
+    """The block of `_select` with the numbers of one group in it.
+
+    Args:
+      select: for width k.
+      threshold: f64[].
+      words: f64[k - 5], the increments of the words.
+      constant: f64[], the increment of the constant.
+    """
+    width = len(select.V)
+    V = select.V.at[_word_channels(width), _INCREMENT].set(words)
+    V = V.at[CONSTANT, _INCREMENT].set(constant)
+    s = select.s.at[_MEASURE].add(-threshold)
+    return Block(U=select.U, V=V, s=s)
 
 
 def _add_where(
