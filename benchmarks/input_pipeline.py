@@ -138,7 +138,7 @@ def _time_rounds(
       trial: has the numbers of rounds, batches and cores.
       stream: the pipeline.
       decode: decodes the images of a round; returns the seconds.
-      image_seconds: that the pipeline takes for an image, roughly.
+      image_seconds: that the bare decoder takes for an image, roughly.
     """
     ahead = streaming.BATCHES_PER_THREAD * trial.cores
     _take(stream, ahead + 1)

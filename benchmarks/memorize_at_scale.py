@@ -110,7 +110,7 @@ def _build(
 
 
 def measure(trial: types.SimpleNamespace, key) -> dict:
-    """Runs the network on the slice; its first slice also says what building took."""
+    """Runs the network on the slice; each slice also says what building took."""
     built = _build(
         examples=trial.examples,
         features=trial.features,

@@ -53,8 +53,9 @@ ALL_CONV_RESIDUAL = {
     "stem_width": 16,
     "stem_kernel_size": 3,
     "stem_stride": 1,
-    # Standard deviation of initial residual weights: paper, 1/(k^2 c), or standard,
-    # 1/(k sqrt c); multiplied by initial_scale.
+    # Initial residual weights, multiplied by initial_scale. By their deviation: paper,
+    # 1/(k^2 c), standard, 1/(k sqrt c), or he; others: fixup, unit_variance,
+    # delta_orthogonal. nets/starts.py says what each is.
     "residual_init": "paper",
     "initial_scale": 1.0,  # factor of the initial deviation of residual weights
     # Slope of the activation below zero: 0.1 in the base code,

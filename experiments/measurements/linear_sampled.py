@@ -1,5 +1,11 @@
-"""Minibatch descent and random points, shared by all devices."""
+"""Minibatch descent and random points, shared by all devices.
 
+Each class here is what runs a trial, as `run.TrainingExperiment` wants it: it is made
+of the trial's settings, `run(key, log)` returns the trial's record, and
+`keeps_checkpoint` says whether a checkpoint stays.
+"""
+
+import functools
 from typing import Any
 
 import jax
@@ -9,9 +15,7 @@ import optax
 
 from experiments import run
 from experiments.run.fitting import DeviceTraining, make_intervals
-from experiments.run.verdicts import (
-    where,
-)
+from experiments.run.verdicts import where
 from identity_matters import random_matrices
 from identity_matters.batches import Drawn
 from identity_matters.linear import random_points, sampled, sampled_bound
@@ -46,29 +50,32 @@ class Training(DeviceTraining):
         self.batch_examples = train["batch_examples"]
         self.settled_from_step = settings.get("settled_from_step", 0)
         self.settings = {"problem": problem, "depth": depth, "train": train}
-        examples = Drawn(
-            lambda keys: sampled.draw(self.problem, keys),
-            self.batch_examples,
-            *sampled.exact_split(self.problem),
-        )
-        task = step.Task(
-            init=self.init,
-            apply=apply,
-            train_input=lambda x, keys: x,
-            eval_input=lambda x: x,
-            data=examples,
-            optimizer=optax.sgd(self.learning_rate),
-            schedule=optax.constant_schedule(self.learning_rate),
-            # A product takes 2 d^2 operations for each
-            # example, a backward pass two of them.
-            flops_per_example=3 * 2.0 * depth * self.width**2,
-            compare=step.regression,
-            unrolled_on_cpu=False,
-        )
+        task = self._task()
         devices = devices or parallel.pick_devices(
             train["devices"], self.batch_examples
         )
         super().__init__(task, self._steps_on(task, devices), make_intervals(train))
+
+    def _task(self) -> step.Task:
+        """Regression on samples that the devices draw, at a constant rate."""
+        return step.Task(
+            init=self.init,
+            apply=apply,
+            train_input=lambda x, keys: x,
+            eval_input=lambda x: x,
+            data=Drawn(
+                lambda keys: sampled.draw(self.problem, keys),
+                self.batch_examples,
+                *sampled.exact_split(self.problem),
+            ),
+            optimizer=optax.sgd(self.learning_rate),
+            schedule=optax.constant_schedule(self.learning_rate),
+            # A product takes 2 d^2 operations for each example, a backward pass two
+            # products.
+            flops_per_example=3 * 2.0 * self.depth * self.width**2,
+            compare=step.regression,
+            unrolled_on_cpu=False,
+        )
 
     def steps_on(self, devices: list) -> parallel.ParallelSteps:
         """The steps of the task on other devices."""
@@ -180,6 +187,7 @@ class SeveralCounts:
 
 
 def _difference(risks: list[float], first: list[float]) -> float:
+    """The largest relative difference of the risks from those of the first count."""
     return float(np.max(np.abs(np.divide(risks, first) - 1)))
 
 
@@ -205,28 +213,27 @@ class Points:
         self.share = chunks // len(self.devices)
         self.points = chunks * points_per_chunk
 
-        def count(key, first_chunk):
-            counted = random_points.attack(
-                key,
-                first_chunk,
-                chunks=self.share,
-                points_per_chunk=points_per_chunk,
-                depth=depth,
-                d=width,
-                max_tau=max_tau,
-            )
-            sums = {
-                name: counted[name] for name in ("violations", "unresolved", "tight")
-            }
-            return {
-                **jax.lax.psum(sums, step.AXIS_NAME),
-                "least_ratio": jax.lax.pmin(counted["least_ratio"], step.AXIS_NAME),
-                "largest_margin": jax.lax.pmax(
-                    counted["largest_margin"], step.AXIS_NAME
-                ),
-            }
+        self.attack = functools.partial(
+            random_points.attack,
+            chunks=self.share,
+            points_per_chunk=points_per_chunk,
+            depth=depth,
+            d=width,
+            max_tau=max_tau,
+        )
+        self.count: Any = parallel.over_devices(
+            self._count_on_all_devices, self.devices, in_axes=(None, 0)
+        )
 
-        self.count: Any = parallel.over_devices(count, self.devices, in_axes=(None, 0))
+    def _count_on_all_devices(self, key, first_chunk) -> dict:
+        """On each device: the counts of its own chunks, joined with those of others."""
+        counted = self.attack(key, first_chunk)
+        sums = {name: counted[name] for name in ("violations", "unresolved", "tight")}
+        return {
+            **jax.lax.psum(sums, step.AXIS_NAME),
+            "least_ratio": jax.lax.pmin(counted["least_ratio"], step.AXIS_NAME),
+            "largest_margin": jax.lax.pmax(counted["largest_margin"], step.AXIS_NAME),
+        }
 
     def lower(self) -> jax.stages.Lowered:
         """The program from shapes alone: the devices may be absent."""

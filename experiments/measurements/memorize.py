@@ -1,7 +1,7 @@
 """Networks for points or images, built or trained, and run on every input.
 
-Every measurement draws from keys split off the trial's: of the points, of their labels,
-and of the network.
+Points, labels and networks are drawn from keys split off the trial's key, or some of
+them from that key itself. Which ones differs by kind, and stays: the records hold them.
 """
 
 import functools

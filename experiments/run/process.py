@@ -45,7 +45,9 @@ def configure_for_theory() -> None:
 def configure_for_devices(least_cpu_devices: int = 1) -> None:
     """Fixes what changes numbers: float32, on the devices that JAX finds.
 
-    A CPU has one virtual device per core, or `least_cpu_devices` if that is more.
+    A CPU gets as many virtual devices as it has cores, rounded down to a power of two
+    and at most MOST_CPU_DEVICES, or `least_cpu_devices` if that is more. The user's own
+    JAX_NUM_CPU_DEVICES stays.
     """
     _configure_numbers(float64=False)
     if "JAX_NUM_CPU_DEVICES" not in os.environ:

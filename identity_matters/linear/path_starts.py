@@ -10,9 +10,8 @@ the rotation that they follow:
 * the polar factor Q, each plane the short way round, as in method polar;
 * for d > 2, Q with its largest turn the other way round: the other class than Q's;
 * none, as in method root: of either class;
-* Q with its largest turns lengthened, as in method paired. One lengthened turn stays in
-  the class of Q if R is normal. Several become half turns, which have no shorter way
-  round, and their path is of either class;
+* Q with its largest turns lengthened, as in method paired; several become half turns.
+  Their paths are of either class;
 * for d = 4, rotations that turn all vectors at the pace of the one that is forced the
   long way round (F13): one for each side to which the other plane may turn.
 """

@@ -37,13 +37,11 @@ MOST_DOUBLINGS = 24
 # The search multiplies (z mod M) + c, which may have one bit more than M', by 2^L in
 # int64. So L and the bits of M' are at most this together.
 PRODUCT_BITS = 61
-# Hashes that the search computes at once;
-# how many such batches it tries before it gives up.
+# Hashes that the search computes at once.
 SEARCH_HASHES = 2**21
 # How many such batches it tries before it gives up.
 SEARCH_DRAWS = 1500
-# With a smaller chance that a hash constant
-# works for a group, the search takes minutes.
+# With a smaller chance that a constant works for a group, the search takes minutes.
 LEAST_HASH_CHANCE = 1e-5
 
 

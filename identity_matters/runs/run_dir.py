@@ -122,7 +122,7 @@ class RunDir:
         return run
 
     def append(self, record: dict, *, may_wait: bool = False) -> None:
-        """Appends one line to metrics.jsonl; it is on disk when this returns.
+        """Appends one line to metrics.jsonl, which is on disk unless it may wait.
 
         Args:
           record: the line.

@@ -61,7 +61,7 @@ def draw_bound(points: Points, canvas: Canvas) -> None:
 
 
 def floor_points(run: Run) -> Iterator[dict]:
-    """One row for each evaluation of the trainings of the variant `noise_floor`."""
+    """One row for each evaluation of the trainings whose floor is predicted."""
     results = {r["cell"]: r for r in run.records if "predicted_excess_risk" in r}
     for record in run.records if results else ():
         if record["kind"] == "evaluation" and record["cell"] in results:
