@@ -60,9 +60,16 @@ OTHER_VARIANTS = {
 }
 
 
+# How a trial is made. `_SETTINGS` has, for each variant and kind of trial, one group of
+# settings; `_data` gives those of the examples, and `_fit` adds those of the networks.
+# `_SEVERAL` names the settings that hold several values: `trials` makes one trial of
+# each combination of them. Last, `_complete` adds what the other settings determine.
+
+
 def _data(
     dataset: str, examples=(0,), *, features: int = 0, num_classes: int = 0
 ) -> dict:
+    """The settings of the examples that a network is to memorize."""
     return {
         # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
         "dataset": dataset,
@@ -76,6 +83,7 @@ def _data(
 
 
 def _fit(data: dict, **changes) -> dict:
+    """The settings of trials of the kind "fit": of the examples and the networks."""
     return {
         **data,
         "labels": ("random",),  # random: uniform labels; true: the data set's own
@@ -228,24 +236,36 @@ def trials(*, variant: str, **groups) -> list[dict]:
 
 def _complete(trial: dict) -> dict:
     """The trial with what its data set decides, and with the size of its groups."""
-    if trial.get("dataset", "synthetic") != "synthetic":
-        source = datasets.find_source(trial["dataset"])
-        available = source.splits[datasets.split_to_fit(trial["dataset"])]
-        trial["examples"] = trial["examples"] or available
-        if trial["examples"] > available:
-            raise ValueError(
-                f"examples must lie in 0 ... {available}, got {trial['examples']}"
-            )
-        trial["features"] = int(np.prod(source.image_shape))
-        trial["num_classes"] = source.num_classes
-    if "least_hash_chance" in trial:
-        trial["group_points"] = hashing.largest_group(
-            trial["num_classes"],
-            trial["word_bits"],
-            trial["width"],
-            trial["least_hash_chance"],
+    completed = {**trial, **_decided_by_images(trial)}
+    if "least_hash_chance" in completed:
+        completed["group_points"] = hashing.largest_group(
+            completed["num_classes"],
+            completed["word_bits"],
+            completed["width"],
+            completed["least_hash_chance"],
         )
-    return trial
+    return completed
+
+
+def _decided_by_images(trial: dict) -> dict:
+    """The settings that a data set of images decides; none for synthetic points.
+
+    Raises:
+      ValueError: the data set has fewer examples than the trial asks for.
+    """
+    dataset = trial.get("dataset", "synthetic")
+    if dataset == "synthetic":
+        return {}
+    source = datasets.find_source(dataset)
+    available = source.splits[datasets.split_to_fit(dataset)]
+    examples = trial["examples"] or available
+    if examples > available:
+        raise ValueError(f"examples must lie in 0 ... {available}, got {examples}")
+    return {
+        "examples": examples,
+        "features": int(np.prod(source.image_shape)),
+        "num_classes": source.num_classes,
+    }
 
 
 def _judge_fits(settings: dict, records: list[dict]) -> run.Verdict:
@@ -405,15 +425,19 @@ def _few_numbers_metrics(fits: list[dict]) -> dict:
         "largest_integer": fewest["largest_integer"],
         "counting_lower_bound": fewest["counting_lower_bound"],
     }
-    # For each precision, if several were tried: the width that needs the fewest
-    # numbers, which comes last.
     tried = [fit for fit in fits if "word_bits" in fit]
-    tried.sort(key=lambda fit: -fit["numbers"])
-    for fit in tried:
-        metrics[f"best_width_bits{fit['word_bits']}"] = fit["width"]
-    for fit in tried:
-        name = f"numbers_bits{fit['word_bits']}_width{fit['width']}"
-        metrics[name] = fit["numbers"]
+    for word_bits in dict.fromkeys(fit["word_bits"] for fit in tried):
+        fits_of_bits = where(tried, word_bits=word_bits)
+        metrics |= _metrics_of_word_bits(word_bits, fits_of_bits)
+    return metrics
+
+
+def _metrics_of_word_bits(word_bits: int, fits: list[dict]) -> dict:
+    """The numbers that each width needs, and the width that needs the fewest."""
+    fewest = min(fits, key=lambda fit: fit["numbers"])
+    metrics = {f"best_width_bits{word_bits}": fewest["width"]}
+    for fit in fits:
+        metrics[f"numbers_bits{word_bits}_width{fit['width']}"] = fit["numbers"]
     return metrics
 
 
