@@ -1,7 +1,9 @@
 """Names of a package that load their module when they are first used.
 
-Importing a package then costs nothing: ``--help`` does not wait for JAX, and the NumPy
-functions of `identity_matters.linear` never load it.
+Importing a package then costs nothing: ``--help`` does not wait for JAX, and neither do
+`factorize` and the other names of `identity_matters.linear` whose modules use NumPy
+alone. A NumPy module that imports a JAX module does load JAX, as
+`identity_matters.linear.sampled_bound` does by importing `sampled`.
 """
 
 import importlib

@@ -95,8 +95,8 @@ def system(
     for block, G in zip(blocks, _pulled_back(blocks, r @ B), strict=True):
         places = _Places.of(block, offset)
         rates = _ActivationRates.of(block, below=output_rates[:, :, :offset])
-        _add_second_derivatives(mixed, block, places, rates, G)
-        _add_first_derivatives(output_rates, block, places, rates)
+        _fill_mixed_derivatives(mixed, block, places, rates, G)
+        _input_to_output_rates(output_rates, block, places, rates)
         offset += block.size
     jacobian = np.einsum("oa,nap->nop", B, output_rates).reshape(-1, size)
     share = Fraction(2, len(r))
@@ -165,16 +165,25 @@ class _ActivationRates(NamedTuple):
         )
 
 
-def _add_second_derivatives(
+def _fill_mixed_derivatives(
     mixed: np.ndarray,
     block: Block,
     places: _Places,
     rates: _ActivationRates,
     G: np.ndarray,
 ) -> None:
-    """Sets in `mixed` the pairs V with W, V with the weights below, W with these.
+    """Sets in `mixed` the pairs of a weight of the block and one of it or below it.
 
-    G, f[n, d], is the gradient in the block's output.
+    They are V with W, V with the weights below, and W with the weights below. Each
+    of their entries is still 0 and is set once. The other pairs, two weights of V or
+    two of W, have no second derivative on a smooth piece.
+
+    Args:
+      mixed: f[size, size], half of ``sum_i r_i Hess r_i``; changed in place.
+      block: the block.
+      places: where its weights stand.
+      rates: the derivatives of its pre-activations.
+      G: f[n, d], the gradient in the block's output.
     """
     d, units = block.V.shape
     of_V = places.of_V
@@ -189,10 +198,14 @@ def _add_second_derivatives(
     )
 
 
-def _add_first_derivatives(
+def _input_to_output_rates(
     output_rates: np.ndarray, block: Block, places: _Places, rates: _ActivationRates
 ) -> None:
-    """Turns derivatives of the block's input, f[n, d, size], into its output's."""
+    """Turns derivatives of the block's input, f[n, d, size], into its output's.
+
+    `output_rates` is changed in place. The block adds to the derivatives in the weights
+    below it, and those in its own weights are set: its input does not depend on them.
+    """
     d, _ = block.V.shape
     below = slice(places.offset)
     output_rates[:, :, below] += np.einsum("ac,ncp->nap", block.V, rates.in_below)
