@@ -1,11 +1,12 @@
 """Corrected eq. (2.3) at very many random points, in float32, with rounding bounds.
 
 Each point is drawn by what it is made of, so that nothing about it has to be computed
-back: the layers ``A_i = Q_i diag(s_i) P_i^T`` with singular values of at most tau, the
-error E, from which ``R = (I + A_l) ... (I + A_1) - E`` follows, and Sigma by its
-eigenvalues and eigenvectors. At each point both sides of (G3) are computed along with
-bounds of their rounding errors (G11 of docs/theory/gradient_bound.md): a point violates
-(G3) only if the sides differ by more than that.
+back: the layers ``A_i = -Q_i diag(s_i) P_i^T`` with reflections Q_i and P_i and
+``0 <= s_i <= tau``, the error E, from which ``R = (I + A_l) ... (I + A_1) - E``
+follows, and Sigma by its eigenvalues and eigenvectors. At each point both sides of (G3)
+are computed along with bounds of their rounding errors (G11 of
+docs/theory/gradient_bound.md): a point violates (G3) only if the sides differ by more
+than that.
 
 All arrays have the points in their last axis, which vectorizes products of small
 matrices.
@@ -80,10 +81,10 @@ def draw_points(
 ) -> Points:
     """Random points of B_tau, float32, many of them close to the equality of G7.
 
-    Half of the points have ``P_i = -Q_i``; where the singular values come close to tau,
-    ``A_i`` is then close to ``-tau I``. In half of them the rows of E are close to
-    multiples of the eigenvector of the least eigenvalue of Sigma. Q_i and P_i are
-    reflections.
+    The layers are ``A_i = -Q_i diag(s_i) P_i^T``. Half of the points have
+    ``P_i = Q_i``; where the singular values come close to tau, ``A_i`` is then close to
+    ``-tau I``. In half of the points the rows of E are close to multiples of the
+    eigenvector of the least eigenvalue of Sigma.
     """
     uniform = _draw_uniform(
         key,
@@ -102,7 +103,7 @@ def draw_points(
             "v": d,
         },
     )
-    # Whether P_i = -Q_i, and whether E is aligned with the least eigenvector.
+    # Whether P_i = Q_i, and whether E is aligned with the least eigenvector.
     is_symmetric, is_aligned = uniform["kinds"] < 0.5
     of_layers = (depth, d, points)
     tau = max_tau * (1 - _log_uniform(uniform["tau"][0]))
@@ -156,10 +157,12 @@ def _singular_values(tau: jax.Array, closeness: jax.Array, share: jax.Array):
 
 
 def _layers(left: jax.Array, singular_values: jax.Array, right: jax.Array) -> jax.Array:
-    """``-Q_i diag(s_i) P_i^T``, f32[depth, d, d, points].
+    """``A_i = -Q_i diag(s_i) P_i^T``, f32[depth, d, d, points].
 
-    `left` and `right`, f32[depth, d, points], have the vectors of the reflections Q_i
-    and P_i.
+    Args:
+      left: f32[depth, d, points], the vectors of the reflections Q_i.
+      singular_values: f32[depth, d, points], s_i.
+      right: f32[depth, d, points], the vectors of the reflections P_i.
     """
     depth, d, _ = singular_values.shape
     identity = jnp.eye(d, dtype=jnp.float32)[:, :, None]
@@ -195,7 +198,12 @@ class _Bounded(NamedTuple):
 
 
 class _Roundings(NamedTuple):
-    """Relative errors: of a sum of d products, and of a reflection of d entries."""
+    """Relative errors of the two operations that points are computed with.
+
+    Attributes:
+      product: gamma = d u / (1 - d u), of a sum of d products.
+      reflection: 10 d u, of a reflection of a vector of d entries.
+    """
 
     product: float
     reflection: float
@@ -221,25 +229,45 @@ def compare_sides(points: Points) -> dict:
     """
     depth, d = points.A.shape[:2]
     roundings = _Roundings.of(d)
-    # A layer is made by two reflections,
-    # whose errors are relative to its Frobenius norm.
-    layer_error = 2 * math.sqrt(d) * roundings.reflection
-    tau = points.tau * (1 + layer_error + 4 * UNIT_ROUNDOFF)
+    tau = _enlarged_tau(points.tau, d, roundings)
     W = points.A + jnp.eye(d, dtype=points.A.dtype)[:, :, None][None]
     left, left_error = _squared_gradient(W, 1 + tau, points, roundings)
     right = _right_side(tau, points, depth)
-    # 1 - tau is off by u tau at most, that is u tau / (1 - tau) of itself, and enters
-    # in the power 2 l - 2. The rest: d^2 squares and their sum, and a few products.
-    power = 2 * depth - 2
-    right_relative = (
-        power * 2 * UNIT_ROUNDOFF / (1 - tau) + (d**2 + 2 * depth + 10) * UNIT_ROUNDOFF
-    )
+    right_relative = _right_relative_error(tau, depth, d)
     return {
         "left": left,
         "left_error": left_error,
         "right": right,
         "right_error": _BOUND_SLACK * right_relative * right,
     }
+
+
+def _enlarged_tau(drawn: jax.Array, d: int, roundings: _Roundings) -> jax.Array:
+    """``tau' = tau (1 + 20 d^{3/2} u + 4 u)``, f32[points]: at least |||A||| (G11).
+
+    `drawn`, f32[points], is tau. The layers as computed *are* the point, so that their
+    norms have to be bounded, not those of the layers that were meant.
+    """
+    # Two reflections, each off by 10 d u times ||A_i||_F <= sqrt(d) tau.
+    in_reflections = 2 * math.sqrt(d) * roundings.reflection
+    # The roundings of the factor below and of its product with tau: 2 u, taken twice.
+    in_product = 4 * UNIT_ROUNDOFF
+    return drawn * (1 + in_reflections + in_product)
+
+
+def _right_relative_error(tau: jax.Array, depth: int, d: int) -> jax.Array:
+    """``(2l - 2) 2 u / (1 - tau) + (d^2 + 2l + 10) u``, f32[points] (G11).
+
+    The relative rounding error of `_right_side` at this tau.
+    """
+    power = 2 * depth - 2
+    # 1 - tau is off by u / (1 - tau) of itself at most, tau being rounded; twice that
+    # covers the subtraction. The power multiplies it by its exponent.
+    in_base = power * 2 * UNIT_ROUNDOFF / (1 - tau)
+    # d^2: the squares of C's entries and their sum. 2 l: the products of the power.
+    # 10: the square of the root, the factors and their products, fewer than ten.
+    in_arithmetic = (d**2 + 2 * depth + 10) * UNIT_ROUNDOFF
+    return in_base + in_arithmetic
 
 
 def _right_side(tau: jax.Array, points: Points, depth: int) -> jax.Array:
@@ -264,7 +292,11 @@ def _squared_gradient(
     W_norms = [frobenius(W_i) for W_i in W]
 
     def times(X: jax.Array, X_norm: jax.Array, Y: _Bounded) -> _Bounded:
-        """``X Y``, where X is ``I + A_i`` or its transpose, off by rounding."""
+        """``X Y``, where X is ``I + A_i`` or its transpose, off by rounding.
+
+        The error of Y is stretched by X, and the product adds its own: gamma for its
+        sums, and u for the rounding of ``I + A_i`` (G11).
+        """
         rounding = (
             (roundings.product + UNIT_ROUNDOFF)
             * X_norm
@@ -283,6 +315,7 @@ def _squared_gradient(
     for i in range(depth - 1):
         inputs.append(times(W[i], W_norms[i], inputs[-1]))
     # T_i N_i^T is half of df/dA_i: T_i begins with E Sigma and takes up W_{i+1}^T.
+    # E Sigma is off by its reflection, and by u for the scaling of C before that.
     T = _Bounded(E_Sigma, (roundings.reflection + UNIT_ROUNDOFF) * frobenius(E_Sigma))
     squared = jnp.zeros_like(stretch)
     squared_error = jnp.zeros_like(stretch)
@@ -291,7 +324,9 @@ def _squared_gradient(
         squared = squared + norm**2
         squared_error = squared_error + 2 * norm * error + error**2
         T = times(transpose(W[i]), W_norms[i], T)
-    # The norms and their sum: d^2 products and squares, roots, and depth terms.
+    # Relative errors of the norms, which count twice in the squares of the norms.
+    # d^2: the squares of the entries and their sum. l: the sum over the layers.
+    # 8: the roots, the factors 2, and the squares of the norms.
     in_norms = 2 * (d**2 + depth + 8) * UNIT_ROUNDOFF * squared
     return squared, _BOUND_SLACK * (squared_error + in_norms)
 
@@ -303,6 +338,7 @@ def _norm_of_product(
     T_norm = frobenius(T.value)
     N_norm = frobenius(N.value)
     norm = 2 * frobenius(multiply(T.value, transpose(N.value)))
+    # e_T (||N|| + e_N), gamma for its sums, and (1 + gamma) ||T|| e_N (G11).
     from_T = T.error * (N_norm + N.error)
     from_N = (T_norm + roundings.product * T_norm) * N.error
     error = 2 * (from_T + from_N)

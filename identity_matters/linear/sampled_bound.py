@@ -125,15 +125,79 @@ def certify(
     bounds = _bounds_of(problem)
     if bounds is None:
         return None
-    stretch = math.exp(radius)  # of the product of any layers in the ball
+    descent = _Descent(
+        depth=depth,
+        learning_rate=learning_rate,
+        batch_examples=batch_examples,
+        radius=radius,
+        label_noise=len(problem.R) * problem.noise_std**2 * bounds.trace,
+    )
+    contraction = _contraction(bounds, descent)
+    if contraction is None:
+        return None
+    decay, floor = contraction
+    risks = _risk(np.arange(updates), start=bounds.start, decay=decay, floor=floor)
+    return Certificate(
+        norm=radius / depth,
+        failure_probability=_failure_probability(bounds, descent, risks),
+        start=bounds.start,
+        decay=decay,
+        floor=floor,
+    )
+
+
+class _Descent(NamedTuple):
+    """The descent that S5 and S6 are about.
+
+    Attributes:
+      depth: l.
+      learning_rate: eta.
+      batch_examples: B.
+      radius: b, depth times the radius of the ball.
+      label_noise: ``d nu^2 tr Sigma``, the part of noisy labels in a sample's variance.
+    """
+
+    depth: int
+    learning_rate: float
+    batch_examples: int
+    radius: float
+    label_noise: float
+
+    @property
+    def stretch(self) -> float:
+        """``e^b``, a bound of the norm of the product of any layers in the ball."""
+        return math.exp(self.radius)
+
+
+def _contraction(
+    bounds: "_ProblemBounds", descent: _Descent
+) -> tuple[float, float] | None:
+    """``(rho, F)`` of S5: how fast the risk falls in the ball, and to which floor.
+
+    The mean risk falls to ``E[Z_{k+1}] <= rho E[Z_k] + c`` in one update (S4), so that
+    ``E[Z_k] <= rho^k phi_0^2 + (1 - rho^k) F`` with ``F = c / (1 - rho)``:
+
+        beta = 2 l S e^b (2 e^b - 1 + ||I - R||)
+        rho = 1 - 4 eta l e^{-2b} sigma (1 - eta beta / 2)
+              + (2 eta^2 beta l e^{2b} / B) (tr Sigma + S)
+        c = (2 eta^2 beta l e^{2b} / B) d nu^2 tr Sigma
+
+    None unless ``eta beta < 2`` and ``rho < 1``.
+    """
+    depth = descent.depth
+    learning_rate = descent.learning_rate
+    stretch = descent.stretch
+    # beta bounds the second derivative of the risk in the ball (S3).
     curvature = (
         2 * depth * bounds.largest * stretch * (2 * stretch - 1 + bounds.distance)
     )
+    # What curvature leaves of the fall that the gradient promises.
     gain = 1 - learning_rate * curvature / 2
     # eta^2 beta / 2 times E||g - grad f||^2 is at most `noise` times
     # (trace + largest) (f - C) + label_noise.
-    noise = 2 * learning_rate**2 * curvature * depth * stretch**2 / batch_examples
-    label_noise = len(problem.R) * problem.noise_std**2 * bounds.trace
+    noise = (
+        2 * learning_rate**2 * curvature * depth * stretch**2 / descent.batch_examples
+    )
     decay = (
         1
         - 4 * learning_rate * depth * bounds.sigma / stretch**2 * gain
@@ -141,23 +205,39 @@ def certify(
     )
     if not (gain > 0 and decay < 1):
         return None
-    floor = noise * label_noise / (1 - decay)
-    risks = _risk(np.arange(updates), start=bounds.start, decay=decay, floor=floor)
-    # How far the layers drift, and how far the noise carries them (S6).
+    floor = noise * descent.label_noise / (1 - decay)
+    return decay, floor
+
+
+def _failure_probability(
+    bounds: "_ProblemBounds", descent: _Descent, risks: np.ndarray
+) -> float:
+    """``(l (X + Y) / b)^2`` of S6, a bound of the chance to leave the ball.
+
+    How far a layer moves is at most what the gradients make it drift, X in root mean
+    square, and what their noise makes it wander, Y; the bound is Chebyshev's:
+
+        X = 2 eta e^b sqrt(S) sum_k sqrt(z_k)
+        Y = 4 eta e^b (1 + 2b) sqrt(sum_k v_k)
+        v_k = ((tr Sigma + S) z_k + d nu^2 tr Sigma) / B
+
+    Args:
+      bounds: of the problem.
+      descent: the descent.
+      risks: z_k, f64[updates], bounds of the risk before each update (S5).
+    """
+    step = descent.learning_rate
+    stretch = descent.stretch
+    radius = descent.radius
+    # The sum of v_k, which bounds the variances of the batches (S2).
     variance = (
-        (bounds.trace + bounds.largest) * risks.sum() + updates * label_noise
-    ) / batch_examples
+        (bounds.trace + bounds.largest) * risks.sum() + len(risks) * descent.label_noise
+    ) / descent.batch_examples
     root_largest = math.sqrt(bounds.largest)
-    drift = 2 * learning_rate * stretch * root_largest * np.sum(np.sqrt(risks))
-    spread = 4 * learning_rate * stretch * (1 + 2 * radius) * math.sqrt(variance)
-    norm = radius / depth
-    return Certificate(
-        norm=norm,
-        failure_probability=float(((drift + spread) / norm) ** 2),
-        start=bounds.start,
-        decay=decay,
-        floor=floor,
-    )
+    drift = 2 * step * stretch * root_largest * np.sum(np.sqrt(risks))
+    spread = 4 * step * stretch * (1 + 2 * radius) * math.sqrt(variance)
+    norm = radius / descent.depth
+    return float(((drift + spread) / norm) ** 2)
 
 
 class _ProblemBounds(NamedTuple):

@@ -31,6 +31,9 @@ _ROUNDINGS = 64
 class Training(NamedTuple):
     """What N16 promises for gradient flow ``theta' = -grad f``, for all t >= 0.
 
+    A promise about a training that need not be run: N16 proves these bounds from the
+    start alone.
+
     Attributes:
       rate: f(t) <= f(0) exp(-rate t).
       output_travel: ||V(t) - V(0)||_F is at most this.
@@ -325,13 +328,43 @@ def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
 
 
 def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _Travel:
-    """(i) of N16: V stays near where the features at the start would bring it."""
-    if start.nu == 0:
+    """(i) of N16: V stays near where the features at the start would bring it.
+
+    ``||V - V_0||_F <= nu (1 + sqrt(1 + eta^2))``, and ``||W - W_0||_F`` is at most
+
+        omega_1 = b zeta nu / (beta (1-a) sigma) ((v_0 + nu) x + nu S)
+        eta = b / beta a / (1-a) (1 + v_0 / nu)
+
+    x and S are those of `_longest_path` and `_area_under_circle`.
+
+    Args:
+      start: the quantities at the start; `output_norm` is v_0.
+      kept: f64[shares], (1 - a) beta sigma.
+      lost: f64[shares], a sigma.
+    """
+    if start.nu == 0:  # the features fit the sample already: nothing moves
         return _Travel(np.zeros_like(kept), np.zeros_like(kept))
     eta = start.b * lost / kept * (1 + start.output_norm / start.nu)
     radius = np.hypot(1, eta)
-    longest = eta + radius
-    area = (eta + radius**2 * (np.pi / 2 + np.arctan(eta))) / 2
-    swept = (start.output_norm + start.nu) * longest + start.nu * area
+    # ||W - W_0||_F grows with the integral of ||V|| <= v_0 + nu + nu sqrt(...) (N16).
+    in_V = (start.output_norm + start.nu) * _longest_path(eta, radius)
+    swept = in_V + start.nu * _area_under_circle(eta, radius)
     output = start.nu * (1 + radius)
     return _Travel(output=output, input=start.b * start.zeta * start.nu * swept / kept)
+
+
+def _longest_path(eta: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """``x = eta + sqrt(1 + eta^2)``, where ``1 + 2 eta u - u^2`` becomes 0.
+
+    The integrated error, u, ends there: nu^2 times that bounds a square from above.
+    """
+    return eta + radius
+
+
+def _area_under_circle(eta: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """``S``, the integral of ``sqrt(1 + eta^2 - (u - eta)^2)`` over u from 0 to x.
+
+    The circle has its centre at eta and the radius ``sqrt(1 + eta^2)``; so
+    ``S = (eta + (1 + eta^2) (pi / 2 + arctan eta)) / 2``.
+    """
+    return (eta + radius**2 * (np.pi / 2 + np.arctan(eta))) / 2
