@@ -342,7 +342,7 @@ def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _T
       kept: f64[shares], (1 - a) beta sigma.
       lost: f64[shares], a sigma.
     """
-    if start.nu == 0:  # the features fit the sample already: nothing moves
+    if start.nu == 0:  # the features fit the sample already: nothing has to move
         return _Travel(np.zeros_like(kept), np.zeros_like(kept))
     eta = start.b * lost / kept * (1 + start.output_norm / start.nu)
     radius = np.hypot(1, eta)
@@ -356,7 +356,8 @@ def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _T
 def _longest_path(eta: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """``x = eta + sqrt(1 + eta^2)``, where ``1 + 2 eta u - u^2`` becomes 0.
 
-    The integrated error, u, ends there: nu^2 times that bounds a square from above.
+    u is the integrated error, scaled. ``0 <= D <= nu^2 (1 + 2 eta u - u^2)`` in the
+    proof of N16, so that u is at most x.
     """
     return eta + radius
 
