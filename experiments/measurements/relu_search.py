@@ -1,5 +1,7 @@
 """Searches for bad critical points of ReLU residual nets, and proofs of minima."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 
@@ -22,6 +24,38 @@ def short(values) -> list:
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
 
 
+class _Limits(NamedTuple):
+    """Where the searches of one trial end, and the problems that they are for.
+
+    The leading axis of every array is that of the searches, problem by problem.
+
+    Attributes:
+      points: the weights at the limits.
+      teachers: a net of risk 0 for each.
+      batch: the problem of each.
+      numbers: what was measured at each, by name.
+      kinds: one of `KINDS` for each.
+    """
+
+    points: model.Blocks
+    teachers: model.Blocks
+    batch: model.Problem
+    numbers: dict[str, np.ndarray]
+    kinds: np.ndarray
+
+
+class _Proof(NamedTuple):
+    """A proof that a bad local minimum lies near one of the limits.
+
+    Attributes:
+      summary: the bounds of `Certificate`, and what was measured at the limit.
+      evidence: all that a check of the proof needs: the net, its teacher, its problem.
+    """
+
+    summary: dict
+    evidence: dict
+
+
 def search(trial, key) -> dict:
     """Where the searches end, by kind, and certificates of bad local minima."""
     rng = generator(key)
@@ -33,17 +67,18 @@ def search(trial, key) -> dict:
         rng, np.tile(norms, trial.problems), depth, width, lifted_width, trial.bias
     )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
-    limits, numbers = critical_points.find(
+    points, numbers = critical_points.find(
         blocks,
         batch,
         descends,
         steps=trial.steps,
         tolerance=trial.gradient_tolerance,
     )
-    numbers = {**numbers, **_numbers_of(limits, batch)}
+    numbers = {**numbers, **_numbers_of(points, batch)}
     numbers = {name: np.asarray(value) for name, value in numbers.items()}
     numbers["risk_share"] = numbers["risk"] / origin.risk_at_origin(batch)
     kinds = classify(trial, numbers)
+    limits = _Limits(points, teachers, batch, numbers, kinds)
     ratios_at_bad = numbers["functional_ratio"][np.isin(kinds, BAD)]
     return {
         "kinds": [KINDS.index(kind) for kind in kinds],
@@ -53,7 +88,7 @@ def search(trial, key) -> dict:
         "least_functional_ratio": (
             float(ratios_at_bad.min()) if len(ratios_at_bad) else None
         ),
-        "certificates": _certificates(trial, kinds, numbers, limits, teachers, batch),
+        "certificates": _certificates(trial, limits),
         "gradient_norm": short(numbers["gradient_norm"]),
         "risk_share": short(numbers["risk_share"]),
         "max_norm": short(numbers["max_norm"]),
@@ -66,81 +101,91 @@ def _every_other(starts: int, problem_count: int) -> np.ndarray:
     return np.tile(np.arange(starts) % 2 == 0, problem_count)
 
 
-def _numbers_of(limits: model.Blocks, batch: model.Problem) -> dict:
+def _numbers_of(points: model.Blocks, batch: model.Problem) -> dict:
     """What is measured at the limits, besides what the solver returns."""
-    right, left = jax.vmap(feature_bound.functional_bound)(limits, batch)
+    right, left = jax.vmap(feature_bound.functional_bound)(points, batch)
     # At a bad point no bound is 0.
     ratios = left / np.maximum(right, np.finfo(float).tiny)
     return {
-        **critical_points.kink_margins(limits, batch),
-        "bound_coefficient": jax.vmap(feature_bound.coefficient)(limits, batch),
+        **critical_points.kink_margins(points, batch),
+        "bound_coefficient": jax.vmap(feature_bound.coefficient)(points, batch),
         "functional_gradient": np.sqrt(np.sum(left, axis=1)),
         "functional_ratio": np.min(ratios, axis=1),  # the least over the blocks
-        "max_norm": model.max_norm(limits),
+        "max_norm": model.max_norm(points),
     }
 
 
-def classify(trial, limits: dict[str, np.ndarray]) -> np.ndarray:
+def classify(trial, numbers: dict[str, np.ndarray]) -> np.ndarray:
     """One of `KINDS` for each limit, from the arrays that `search` collects."""
-    eigenvalues = limits["eigenvalues"]
+    eigenvalues = numbers["eigenvalues"]
     conditions = [
-        limits["gradient_norm"] > trial.gradient_tolerance,
-        limits["max_norm"] >= trial.radius,
-        limits["risk_share"] <= trial.optimal_share,
-        limits["dead_units"] == trial.depth * trial.width,
-        limits["shortest_unit"] <= trial.zero_unit_tolerance,
-        limits["kink_margin"] <= trial.kink_tolerance,
+        numbers["gradient_norm"] > trial.gradient_tolerance,
+        numbers["max_norm"] >= trial.radius,
+        numbers["risk_share"] <= trial.optimal_share,
+        numbers["dead_units"] == trial.depth * trial.width,
+        numbers["shortest_unit"] <= trial.zero_unit_tolerance,
+        numbers["kink_margin"] <= trial.kink_tolerance,
         eigenvalues[:, 0] < -trial.curvature_tolerance * eigenvalues[:, -1],
     ]
     return np.select(conditions, KINDS[:-1], KINDS[-1])
 
 
-def _certificates(trial, kinds, numbers, limits, teachers, batch) -> list[dict]:
+def _certificates(trial, limits: _Limits) -> list[dict]:
     """Proofs for the most curved candidates, the one farthest from a kink first.
 
     That one comes with all that a check needs.
     """
-    proofs = []
-    for index in _most_curved(trial, kinds, numbers)[: trial.certified_at_most]:
-        candidate, teacher, problem = problems.member((limits, teachers, batch), index)
-        try:
-            proof = certify(candidate, teacher, problem)
-        except NotCertifiedError:
-            continue
-        summary = {
-            **proof._asdict(),
-            "problem": index // (len(kinds) // trial.problems),
-            "risk_share": float(numbers["risk_share"][index]),
-            "functional_gradient": float(numbers["functional_gradient"][index]),
-            "functional_ratio": float(numbers["functional_ratio"][index]),
-        }
-        proofs.append((summary, _all_of(candidate, teacher, problem)))
-    proofs.sort(key=lambda proof: -proof[0]["kink_distance"])
-    certificates = [summary for summary, _ in proofs]
+    candidates = _most_curved(trial, limits)[: trial.certified_at_most]
+    attempts = [_prove_one(trial, limits, index) for index in candidates]
+    proofs = sorted(
+        [proof for proof in attempts if proof is not None],
+        key=lambda proof: proof.summary["kink_distance"],
+        reverse=True,
+    )
+    certificates = [proof.summary for proof in proofs]
     if proofs:
-        summary, everything = proofs[0]
-        certificates[0] = {**summary, **everything}
+        certificates[0] = {**proofs[0].summary, **proofs[0].evidence}
     return certificates
 
 
-def _most_curved(trial, kinds, numbers) -> list[int]:
-    """Candidates for a proof, most curved first.
+def _prove_one(trial, limits: _Limits, index: int) -> _Proof | None:
+    """The proof for one of the limits, or None where an inequality of it fails."""
+    candidate, teacher, problem = problems.member(
+        (limits.points, limits.teachers, limits.batch), index
+    )
+    try:
+        certificate = certify(candidate, teacher, problem)
+    except NotCertifiedError:
+        return None
+    searches_per_problem = len(limits.kinds) // trial.problems
+    summary = {
+        **certificate._asdict(),
+        "problem": index // searches_per_problem,
+        "risk_share": float(limits.numbers["risk_share"][index]),
+        "functional_gradient": float(limits.numbers["functional_gradient"][index]),
+        "functional_ratio": float(limits.numbers["functional_ratio"][index]),
+    }
+    return _Proof(summary, evidence=_evidence(candidate, teacher, problem))
+
+
+def _most_curved(trial, limits: _Limits) -> list[int]:
+    """Which limits are candidates for a proof, most curved first.
 
     The curvature is the least one, leaving out the zeros due to rescaling of units and
     to dead units. A candidate that is flat in any other direction cannot be proved.
     """
-    eigenvalues = numbers["eigenvalues"]
-    dead = numbers["dead_units"]
+    eigenvalues = limits.numbers["eigenvalues"]
+    dead = limits.numbers["dead_units"]
     units = trial.depth * trial.width
     zeros = units - dead + dead * (eigenvalues.shape[1] // units)
     zeros = np.minimum(zeros, eigenvalues.shape[1] - 1)
     curvature = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
     is_curved = curvature > trial.curvature_tolerance * eigenvalues[:, -1]
-    is_candidate = is_curved & (kinds == KINDS[-1])
+    is_candidate = is_curved & (limits.kinds == KINDS[-1])
     return [int(index) for index in np.argsort(-curvature) if is_candidate[index]]
 
 
-def _all_of(
+def _evidence(
     candidate: model.Blocks, teacher: model.Blocks, problem: model.Problem
 ) -> dict:
     """All numbers of a candidate and its problem, as lists."""
