@@ -15,6 +15,7 @@ from identity_matters.relu import (
     problems,
 )
 from identity_matters.relu.certificate import NotCertifiedError, certify
+from identity_matters.relu.problems import Setting
 
 _DIGITS = 6  # significant digits that `short` keeps
 
@@ -22,6 +23,48 @@ _DIGITS = 6  # significant digits that `short` keeps
 def short(values) -> list:
     """Numbers that only figures and counts use, rounded to `_DIGITS` digits."""
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
+
+
+class SearchTrial(NamedTuple):
+    """What `search` reads; `experiments.relu_search` has the values.
+
+    Attributes:
+      setting: how problems and their teachers are drawn; `depth`, `lifted_width` and
+        `bias` of the nets are those of the teachers.
+      width: units of each block, k.
+      problems: how many are drawn.
+      start_norms: of the starts.
+      starts: for each problem and norm; every other one first descends on f.
+      steps: most steps of each Levenberg-Marquardt solve.
+      certified_at_most: most candidates for a proof.
+
+    What `classify` reads, besides the width and the depth:
+      gradient_tolerance: ||grad f|| up to which a limit counts as critical.
+      radius: of the ball.
+      optimal_share: f / f(0) up to which a limit counts as optimal.
+      zero_unit_tolerance: length up to which a unit counts as zero.
+      kink_tolerance: angle up to which a limit counts as being at a kink.
+      curvature_tolerance: share of the largest Hessian eigenvalue that counts as 0.
+    """
+
+    setting: Setting
+    width: int
+    problems: int
+    start_norms: list[float]
+    starts: int
+    steps: int
+    certified_at_most: int
+    gradient_tolerance: float
+    radius: float
+    optimal_share: float
+    zero_unit_tolerance: float
+    kink_tolerance: float
+    curvature_tolerance: float
+
+    @property
+    def units(self) -> int:
+        """Of a net: l k."""
+        return self.setting.depth * self.width
 
 
 class _Limits(NamedTuple):
@@ -56,15 +99,22 @@ class _Proof(NamedTuple):
     evidence: dict
 
 
-def search(trial, key) -> dict:
-    """Where the searches end, by kind, and certificates of bad local minima."""
+def search(trial: SearchTrial, key: jax.Array) -> dict:
+    """Where the searches end, by kind, and certificates of bad local minima.
+
+    Except for the certificates, lists have an entry for each search.
+    """
     rng = generator(key)
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = _every_other(len(norms), trial.problems)
-    depth, width, lifted_width = trial.shape
     blocks = model.random_blocks(
-        rng, np.tile(norms, trial.problems), depth, width, lifted_width, trial.bias
+        rng,
+        np.tile(norms, trial.problems),
+        depth=trial.setting.depth,
+        width=trial.width,
+        dimension=trial.setting.lifted_width,
+        bias=trial.setting.bias,
     )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
     points, numbers = critical_points.find(
@@ -115,14 +165,14 @@ def _numbers_of(points: model.Blocks, batch: model.Problem) -> dict:
     }
 
 
-def classify(trial, numbers: dict[str, np.ndarray]) -> np.ndarray:
+def classify(trial: SearchTrial, numbers: dict[str, np.ndarray]) -> np.ndarray:
     """One of `KINDS` for each limit, from the arrays that `search` collects."""
     eigenvalues = numbers["eigenvalues"]
     conditions = [
         numbers["gradient_norm"] > trial.gradient_tolerance,
         numbers["max_norm"] >= trial.radius,
         numbers["risk_share"] <= trial.optimal_share,
-        numbers["dead_units"] == trial.depth * trial.width,
+        numbers["dead_units"] == trial.units,
         numbers["shortest_unit"] <= trial.zero_unit_tolerance,
         numbers["kink_margin"] <= trial.kink_tolerance,
         eigenvalues[:, 0] < -trial.curvature_tolerance * eigenvalues[:, -1],
@@ -130,7 +180,7 @@ def classify(trial, numbers: dict[str, np.ndarray]) -> np.ndarray:
     return np.select(conditions, KINDS[:-1], KINDS[-1])
 
 
-def _certificates(trial, limits: _Limits) -> list[dict]:
+def _certificates(trial: SearchTrial, limits: _Limits) -> list[dict]:
     """Proofs for the most curved candidates, the one farthest from a kink first.
 
     That one comes with all that a check needs.
@@ -148,7 +198,7 @@ def _certificates(trial, limits: _Limits) -> list[dict]:
     return certificates
 
 
-def _prove_one(trial, limits: _Limits, index: int) -> _Proof | None:
+def _prove_one(trial: SearchTrial, limits: _Limits, index: int) -> _Proof | None:
     """The proof for one of the limits, or None where an inequality of it fails."""
     candidate, teacher, problem = problems.member(
         (limits.points, limits.teachers, limits.batch), index
@@ -168,7 +218,7 @@ def _prove_one(trial, limits: _Limits, index: int) -> _Proof | None:
     return _Proof(summary, evidence=_evidence(candidate, teacher, problem))
 
 
-def _most_curved(trial, limits: _Limits) -> list[int]:
+def _most_curved(trial: SearchTrial, limits: _Limits) -> list[int]:
     """Which limits are candidates for a proof, most curved first.
 
     The curvature is the least one, leaving out the zeros due to rescaling of units and
@@ -176,8 +226,8 @@ def _most_curved(trial, limits: _Limits) -> list[int]:
     """
     eigenvalues = limits.numbers["eigenvalues"]
     dead = limits.numbers["dead_units"]
-    units = trial.depth * trial.width
-    zeros = units - dead + dead * (eigenvalues.shape[1] // units)
+    weights_per_unit = eigenvalues.shape[1] // trial.units
+    zeros = trial.units - dead + dead * weights_per_unit
     zeros = np.minimum(zeros, eigenvalues.shape[1] - 1)
     curvature = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
     is_curved = curvature > trial.curvature_tolerance * eigenvalues[:, -1]
@@ -198,7 +248,30 @@ def _evidence(
     }
 
 
-def linear_control(trial, key) -> dict:
+class ControlTrial(NamedTuple):
+    """What `linear_control` reads; see `SearchTrial` for the fields of the same names.
+
+    Attributes:
+      width_in: d of the linear nets.
+      depth: their layers, l.
+      pairs: inputs x of a problem; it also has their negatives, so n is twice this.
+      teacher_norm: of the linear nets that give the labels.
+    """
+
+    width_in: int
+    depth: int
+    pairs: int
+    teacher_norm: float
+    problems: int
+    start_norms: list[float]
+    starts: int
+    steps: int
+    gradient_tolerance: float
+    radius: float
+    optimal_share: float
+
+
+def linear_control(trial: ControlTrial, key: jax.Array) -> dict:
     """The same search for linear residual nets, with as many starts per problem."""
     rng = generator(key)
     zero, y = _linear_problems(trial, rng)
@@ -232,7 +305,9 @@ def linear_control(trial, key) -> dict:
     }
 
 
-def _linear_problems(trial, rng) -> tuple[model.Problem, np.ndarray]:
+def _linear_problems(
+    trial: ControlTrial, rng: np.random.Generator
+) -> tuple[model.Problem, np.ndarray]:
     """Problems with labels 0, and the labels of random linear teachers."""
     count = trial.problems
     width = trial.width_in

@@ -1,5 +1,7 @@
 """Gradient flow of one ReLU block from certified starts, against its promises."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 
@@ -22,8 +24,43 @@ def check(*, errors: str, examples: int, width_in: int, **_) -> None:
         )
 
 
-def train(trial, key) -> dict:
-    """The promises for random problems, and what the flow does."""
+class TrainingTrial(NamedTuple):
+    """What `train` reads; `experiments.relu_training` has the values.
+
+    Attributes:
+      examples: n.
+      width_in: d, of inputs and blocks; a block has 2 d units.
+      errors: the direction of the errors at the start, one of `ERRORS`.
+      problems: how many are drawn.
+      input_norm: ||U|| at the start.
+      output_norms: ||V|| at the start is drawn from these.
+      size_shares: the range of the errors' size, over the largest that is certified.
+      teacher_width: units of the net whose outputs are the errors "teacher".
+      one_sided_spread: deviation of the errors "one-sided", around 1.
+      final_share: f(t) / f(0) that is promised at the end of the flow.
+      steps: Runge-Kutta steps until then.
+      largest_step: times the largest curvature; a longer step is refused.
+    """
+
+    examples: int
+    width_in: int
+    errors: str
+    problems: int
+    input_norm: float
+    output_norms: list[float]
+    size_shares: list[float]
+    teacher_width: int
+    one_sided_spread: float
+    final_share: float
+    steps: int
+    largest_step: float
+
+
+def train(trial: TrainingTrial, key: jax.Array) -> dict:
+    """The promises for random problems, and what the flow does (N16).
+
+    Except for the curves, lists have an entry for each problem.
+    """
     rng = generator(key)
     pairs = [_certified_problem(trial, rng) for _ in range(trial.problems)]
     blocks, sample = jax.tree.map(lambda *parts: np.stack(parts), *pairs)
@@ -67,29 +104,39 @@ def _stacked_promises(pairs: list[tuple[Blocks, Problem]]) -> dict[str, np.ndarr
     }
 
 
-def _certified_problem(trial, rng) -> tuple[Blocks, Problem]:
+def _certified_problem(
+    trial: TrainingTrial, rng: np.random.Generator
+) -> tuple[Blocks, Problem]:
     """A start and a sample; the errors have a random share of the certified size."""
+    blocks, unlabelled = _start(trial, rng)
+    predictions = np.asarray(model.forward(blocks, unlabelled)[0])
+    errors = _errors(trial, rng, np.asarray(unlabelled.x))
+    direction = unlabelled._replace(y=predictions + errors)
+    largest_size = training.largest_certified_size(blocks, direction)
+    least_share, largest_share = trial.size_shares
+    size = largest_size * rng.uniform(least_share, largest_share)
+    return blocks, unlabelled._replace(y=predictions + size * errors)
+
+
+def _start(trial: TrainingTrial, rng: np.random.Generator) -> tuple[Blocks, Problem]:
+    """One block at the start, and inputs of length 1 with labels 0, f64[n, 1]."""
     n = trial.examples
     d = trial.width_in
     x = rng.standard_normal((n, d))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     Q = random_matrices.orthogonal(rng, (), d, d)
     U = trial.input_norm * np.concatenate([Q, -Q]) / np.sqrt(2)
-    V = model.random_layers(rng, np.ones(1), 1, d, 2 * d)[0]
+    V = model.random_layers(rng, np.ones(1), depth=1, rows=d, columns=2 * d)[0]
     V = V * rng.choice(trial.output_norms)
     output_map = rng.standard_normal((1, d))
     output_map /= np.linalg.norm(output_map)
-    blocks = Blocks(U[None], V, None)
-    problem = Problem(x, np.zeros((n, 1)), np.eye(d), output_map)
-    predictions = np.asarray(model.forward(blocks, problem)[0])
-    errors = _errors(trial, rng, x)
-    direction = problem._replace(y=predictions + errors)
-    largest_size = training.largest_certified_size(blocks, direction)
-    size = largest_size * rng.uniform(*trial.size_shares)
-    return blocks, problem._replace(y=predictions + size * errors)
+    unlabelled = Problem(x, y=np.zeros((n, 1)), A=np.eye(d), B=output_map)
+    return Blocks(U[None], V, None), unlabelled
 
 
-def _errors(trial, rng, x: np.ndarray) -> np.ndarray:
+def _errors(
+    trial: TrainingTrial, rng: np.random.Generator, x: np.ndarray
+) -> np.ndarray:
     """Errors in a random direction, f64[n, 1], not yet of the right size."""
     n, d = x.shape
     if trial.errors == "gaussian":
@@ -101,7 +148,7 @@ def _errors(trial, rng, x: np.ndarray) -> np.ndarray:
 
 
 def _require_small_steps(
-    trial, pairs: list[tuple[Blocks, Problem]], steps: np.ndarray
+    trial: TrainingTrial, pairs: list[tuple[Blocks, Problem]], steps: np.ndarray
 ) -> None:
     """Refuses steps for which Runge-Kutta may miss the flow.
 

@@ -74,5 +74,5 @@ def test_kinds_by_the_first_that_fits():
         ("gradient_tolerance", "optimal_share", "curvature_tolerance"), 1e-9
     )
     small |= {"kink_tolerance": 1e-6, "zero_unit_tolerance": 1e-6}
-    trial = types.SimpleNamespace(depth=1, width=2, radius=1.0, **small)
+    trial = types.SimpleNamespace(units=2, radius=1.0, **small)
     assert tuple(relu_search.classify(trial, limits)) == relu_search.KINDS
