@@ -140,61 +140,72 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 def _judge_every_depth(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds if all layers attain the closed form and nothing is shorter."""
     targets = where(records, kind="targets")
-    searched = joined(targets, "searched_over_optimum")
     metrics = {
-        "targets": total(targets, "targets"),
-        "compared": total(targets, "compared"),
-        "least_depth_layers": least(targets, "least_depth"),
-        "largest_depth_layers": largest(targets, "largest_depth"),
-        "least_excess_over_optimum": least(targets, "least_excess"),
+        **_counts(targets),
+        **_depths_and_least_excess(targets),
         "largest_excess_over_optimum": largest(targets, "largest_excess"),
-        "max_relative_product_error": largest(targets, "largest_product_error"),
-        "least_searched_over_optimum": float(searched.min()),
-        "largest_searched_over_optimum": float(searched.max()),
+        **_product_errors_and_searches(targets),
         **_attack_metrics(records),
     }
-    slack = settings["tolerance"]
-    attained = (
-        metrics["largest_excess_over_optimum"] <= slack
-        and metrics["max_relative_product_error"] <= settings["max_product_error"]
-        and metrics["attacks"] > 0
+    all_attain = metrics["largest_excess_over_optimum"] <= settings["tolerance"]
+    verdict = under_attack(
+        refuted=_is_refuted(settings, metrics),
+        attacked=all_attain and _is_complete(settings, metrics),
     )
-    return run.Verdict(
-        "optimum-at-every-depth",
-        metrics,
-        under_attack(_is_refuted(metrics, slack), attained),
-    )
+    return run.Verdict("optimum-at-every-depth", metrics, verdict)
 
 
 def _judge_four_dimensions(settings: dict, records: list[dict]) -> run.Verdict:
     """Reproduced if layers attain the bound for nearly all, and none are shorter."""
     targets = where(records, kind="over_pair")
-    searched = joined(targets, "searched_over_optimum")
-    compared = total(targets, "compared")
+    counts = _counts(targets)
+    attained_percent = 100 * total(targets, "attained") / counts["compared"]
     metrics = {
+        **counts,
+        "attained_percent": attained_percent,
+        **_depths_and_least_excess(targets),
+        "largest_attained_excess": largest(targets, "largest_attained_excess"),
+        "largest_excess_over_bound": largest(targets, "largest_excess"),
+        **_product_errors_and_searches(targets),
+        **_attack_metrics(records),
+    }
+    if _is_refuted(settings, metrics):
+        verdict = under_attack(refuted=True)
+    else:
+        # How many targets attain it is measured: no theorem says it.
+        most_attain = attained_percent >= settings["least_attained_percent"]
+        verdict = reproduced(most_attain and _is_complete(settings, metrics))
+    return run.Verdict("optimum-in-four-dimensions", metrics, verdict)
+
+
+def _counts(targets: list[dict]) -> dict:
+    """How many targets were drawn, and at how many depths of each layers were made."""
+    return {
         "targets": total(targets, "targets"),
-        "compared": compared,
-        "attained_percent": 100 * total(targets, "attained") / compared,
+        "compared": total(targets, "compared"),
+    }
+
+
+def _depths_and_least_excess(targets: list[dict]) -> dict:
+    """At which depths the layers are, and how far below the closed form the shortest.
+
+    No layers are below it by more than rounding, or it is refuted.
+    """
+    return {
         "least_depth_layers": least(targets, "least_depth"),
         "largest_depth_layers": largest(targets, "largest_depth"),
         "least_excess_over_optimum": least(targets, "least_excess"),
-        "largest_attained_excess": largest(targets, "largest_attained_excess"),
-        "largest_excess_over_bound": largest(targets, "largest_excess"),
+    }
+
+
+def _product_errors_and_searches(targets: list[dict]) -> dict:
+    """Whether the layers multiply to R, and what searched bounds say of the optimum."""
+    searched = joined(targets, "searched_over_optimum")
+    return {
         "max_relative_product_error": largest(targets, "largest_product_error"),
         "least_searched_over_optimum": float(searched.min()),
         "largest_searched_over_optimum": float(searched.max()),
-        **_attack_metrics(records),
     }
-    attained = (
-        metrics["attained_percent"] >= settings["least_attained_percent"]
-        and metrics["max_relative_product_error"] <= settings["max_product_error"]
-        and metrics["attacks"] > 0
-    )
-    # How many targets attain it is measured: no theorem says it.
-    verdict = reproduced(attained)
-    if _is_refuted(metrics, settings["tolerance"]):
-        verdict = under_attack(refuted=True)
-    return run.Verdict("optimum-in-four-dimensions", metrics, verdict)
 
 
 def _attack_metrics(records: list[dict]) -> dict:
@@ -207,8 +218,15 @@ def _attack_metrics(records: list[dict]) -> dict:
     }
 
 
-def _is_refuted(metrics: dict, slack: float) -> bool:
+def _is_complete(settings: dict, metrics: dict) -> bool:
+    """Whether all layers multiply to their targets, and some were attacked."""
+    is_exact = metrics["max_relative_product_error"] <= settings["max_product_error"]
+    return is_exact and metrics["attacks"] > 0
+
+
+def _is_refuted(settings: dict, metrics: dict) -> bool:
     """Layers below the optimum refute the bound, a bound above it the layers."""
+    slack = settings["tolerance"]
     return (
         metrics["least_attack_excess"] < -slack
         or metrics["least_excess_over_optimum"] < -slack

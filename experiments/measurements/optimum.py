@@ -79,70 +79,86 @@ def least_depth(R: np.ndarray) -> int:
     raise ValueError(f"the bound is not below 1 at any depth up to {_MOST_LAYERS}")
 
 
-class _Compared(NamedTuple):
-    """Layers and bounds of random targets at several depths, one entry for each pair.
+class _Comparison(NamedTuple):
+    """Layers of one target at one depth against the bound in closed form.
 
     Attributes:
-      excesses: ``|||A|||`` over the bound, less 1.
-      errors: relative errors of the products.
-      depths: l.
-      searched_over_optimum: the bound that is searched, over that in closed form, for
-        the first of the targets.
+      depth: l.
+      excess: ``|||A|||`` over the bound, less 1.
+      product_error: of the layers, relative.
+      searched_over_optimum: the bound that is searched vector by vector, over that in
+        closed form; None where it is not searched.
     """
 
-    excesses: list[float]
-    errors: list[float]
-    depths: list[int]
-    searched_over_optimum: list[float]
+    depth: int
+    excess: float
+    product_error: float
+    searched_over_optimum: float | None
 
 
-def _compare(trial, key) -> _Compared:
-    """Layers against the bound in closed form, and that against a searched one."""
+def _comparisons(trial, key) -> list[_Comparison]:
+    """One for each target and depth; the first targets have a searched bound, too."""
     rng = generator(key)
-    compared = _Compared(excesses=[], errors=[], depths=[], searched_over_optimum=[])
+    comparisons = []
     for index in range(trial.targets):
         R = FAMILIES[trial.family](trial, rng, index)
         shallowest = least_depth(R)
+        ascents = trial.ascents if index < trial.searched else None
         for factor in trial.depth_factors:
-            depth = factor * shallowest
-            A = linear.factorize(R, depth)
-            optimum = linear.norm_lower_bound(R, depth)
-            compared.excesses.append(_norm(A) / optimum - 1)
-            compared.errors.append(relative_product_error(A, R))
-            compared.depths.append(depth)
-            if index < trial.searched:
-                searched = linear.norm_lower_bound(
-                    R, depth, ascents=trial.ascents, closed_form=False
-                )
-                compared.searched_over_optimum.append(searched / optimum)
-    return compared
+            comparisons.append(_compare(R, factor * shallowest, ascents))
+    return comparisons
+
+
+def _compare(R: np.ndarray, depth: int, ascents: int | None) -> _Comparison:
+    """Layers of R, f64[d, d]; the bound is searched by so many climbs unless None."""
+    A = linear.factorize(R, depth)
+    optimum = linear.norm_lower_bound(R, depth)
+    searched_over_optimum = None
+    if ascents is not None:
+        searched = linear.norm_lower_bound(R, depth, ascents=ascents, closed_form=False)
+        searched_over_optimum = searched / optimum
+    return _Comparison(
+        depth=depth,
+        excess=_norm(A) / optimum - 1,
+        product_error=relative_product_error(A, R),
+        searched_over_optimum=searched_over_optimum,
+    )
 
 
 def measure_targets(trial, key) -> dict:
     """Targets whose optimum is known: all layers should attain it."""
-    return _summary(_compare(trial, key))
+    return _summary(_comparisons(trial, key))
 
 
 def measure_over_pair(trial, key) -> dict:
     """Targets of F20: how many of the layers attain the bound."""
-    compared = _compare(trial, key)
-    attained = [excess for excess in compared.excesses if excess <= trial.tolerance]
+    comparisons = _comparisons(trial, key)
+    attained = [
+        comparison.excess
+        for comparison in comparisons
+        if comparison.excess <= trial.tolerance
+    ]
     return {
-        **_summary(compared),
+        **_summary(comparisons),
         "attained": len(attained),
         "largest_attained_excess": max(attained, default=np.nan),
     }
 
 
-def _summary(compared: _Compared) -> dict:
+def _summary(comparisons: list[_Comparison]) -> dict:
+    depths = [comparison.depth for comparison in comparisons]
+    excesses = [comparison.excess for comparison in comparisons]
+    searched = [comparison.searched_over_optimum for comparison in comparisons]
     return {
-        "compared": len(compared.excesses),
-        "least_depth": min(compared.depths),
-        "largest_depth": max(compared.depths),
-        "least_excess": min(compared.excesses),
-        "largest_excess": max(compared.excesses),
-        "largest_product_error": max(compared.errors),
-        "searched_over_optimum": compared.searched_over_optimum,
+        "compared": len(comparisons),
+        "least_depth": min(depths),
+        "largest_depth": max(depths),
+        "least_excess": min(excesses),
+        "largest_excess": max(excesses),
+        "largest_product_error": max(
+            comparison.product_error for comparison in comparisons
+        ),
+        "searched_over_optimum": [ratio for ratio in searched if ratio is not None],
     }
 
 
