@@ -53,7 +53,7 @@ def trials(**settings) -> list[dict]:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Holds if no problem breaks a promise; undecided if too few say much."""
+    """A counterexample if a problem breaks a promise; undecided if too few say much."""
     risk_shares = joined(records, "risk_share_of_labels")
     counted = risk_shares >= settings["least_risk_share_of_labels"]
     ratios = {name: joined(records, name) for name in _OVER_PROMISE}

@@ -15,7 +15,10 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from typing import NoReturn
 
+import ml_collections
 from absl import app, flags, logging
 
 from experiments.run import command_line, endings
@@ -52,41 +55,69 @@ def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits; for ``__main__``."""
     sys.unraisablehook = endings.report_unraisable
     joined = False
-    message = None
-    code: int | str | None = 0
+    ending = endings.DONE
     try:
         # Once a run is ending, it ends.
         with endings.stop_signal(asks_first=False, ignored_after=True):
-            try:
+            with _as_usage_errors():
                 config, options = command_line.parse(experiment, sys.argv)
                 joined = _join_processes(experiment)
-            except ValueError as error:
-                raise app.UsageError(runs.first_line(error)) from None
-            # Imported here because it needs JAX, for which --help does not wait.
-            from experiments.run import execution, process
-
-            process.configure_logging()
-            execution.execute(experiment, config, **options)
+            _execute(experiment, config, options)
     except SystemExit as stop:  # --help
-        code = stop.code
+        code = stop.code if isinstance(stop.code, int) else 0
+        ending = endings.Ending(code, message=None)
     except BaseException as error:
-        code, message = endings.ending_of(error, str(flags.FLAGS["results_dir"].value))
-        if message is None:
-            traceback.print_exc()
-        else:
-            with contextlib.suppress(BrokenPipeError):
-                print(f"{experiment.name}: {message.rstrip(':')}", file=sys.stderr)
+        ending = endings.ending_of(error, str(flags.FLAGS["results_dir"].value))
+        _report(experiment, ending)
+    _flush_output()
+    if joined and not ending.is_bug:
+        # A bug may have hit this process alone: then JAX ends the others, which wait.
+        _leave_processes()
+    _exit_at_once(ending.code)
+
+
+@contextlib.contextmanager
+def _as_usage_errors() -> Iterator[None]:
+    """Inside, a ValueError refuses the command line."""
+    try:
+        yield
+    except ValueError as error:
+        raise app.UsageError(runs.first_line(error)) from None
+
+
+def _execute(
+    experiment: Experiment, config: ml_collections.ConfigDict, options: dict
+) -> None:
+    # Imported here because it needs JAX, for which --help does not wait.
+    from experiments.run import execution, process
+
+    process.configure_logging()
+    execution.execute(experiment, config, **options)
+
+
+def _report(experiment: Experiment, ending: endings.Ending) -> None:
+    """Prints how the run ended: in one line, or the traceback of a bug."""
+    if ending.message is None:
+        traceback.print_exc()
+        return
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{experiment.name}: {ending.message.rstrip(':')}", file=sys.stderr)
+
+
+def _flush_output() -> None:
     for output in (logging, sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):  # `| head` has read enough
             output.flush()
-    if joined and (message or not code):
-        # Not after a bug, which may have hit this process alone: JAX ends the others,
-        # which wait for it.
-        _leave_processes()
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Exits without the interpreter's teardown, which XLA's threads outlive.
+
+    About one process in a thousand died there of SIGSEGV. All that a run writes is on
+    disk by now.
+    """
     gc.collect()  # frees the semaphores of the processes that read images
-    # Skips the interpreter's teardown, which XLA's threads outlive: about one process
-    # in a thousand died there of SIGSEGV. All that a run writes is on disk by now.
-    os._exit(code if isinstance(code, int) else 0)
+    os._exit(code)
 
 
 def _join_processes(experiment: Experiment) -> bool:

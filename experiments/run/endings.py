@@ -185,10 +185,18 @@ def _was_raised_by_a_statement(error: BaseException) -> bool:
 
 
 class Ending(NamedTuple):
-    """An exit code, and the one line to print; without one a traceback is printed."""
+    """An exit code, and the one line to print; a bug has a traceback instead."""
 
     code: int
     message: str | None
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether nothing is known of the error but its traceback."""
+        return self.code != 0 and self.message is None
+
+
+DONE = Ending(0, message=None)
 
 
 def ending_of(error: BaseException, results_dir: str) -> Ending:
