@@ -93,11 +93,13 @@ class Assignment(NamedTuple):
     Attributes:
       setting: its name, without that of its group.
       group: the dict that it is written in.
+      line: its number.
       comment: the lines of the comment beside it or else above it, perhaps none.
     """
 
     setting: str
     group: Group
+    line: int
     comment: list[str]
 
 
@@ -148,43 +150,19 @@ def assignments(source: str) -> list[Assignment]:
     statement ``setting = value`` or ``config.setting = value``.
     """
     lines = source.splitlines()
-    beside, alone = _comments(source)
-    found = []
-    for named in sorted(_named_values(ast.parse(source)), key=lambda named: named.line):
-        if lines[named.line - 1][: named.column].strip():
-            continue  # not at the beginning of its line
-        if named.line in beside:
-            comment = [beside[named.line]]
-        else:
-            comment = _block_above(named.line, alone)
-        found.append(Assignment(named.name, named.group, comment))
-    return found
-
-
-class _NamedValue(NamedTuple):
-    """A value with a name in a syntax tree.
-
-    Attributes:
-      name: that of the value.
-      group: the dict that it is written in.
-      line: where it begins, from 1.
-      column: where it begins, from 0.
-    """
-
-    name: str
-    group: Group
-    line: int
-    column: int
-
-
-def _named_values(tree: ast.AST) -> Iterator[_NamedValue]:
-    """All values with names in a syntax tree; the outer ones come before the inner."""
+    comments = _Comments(source)
+    # A dict has the name whose value it is; `ast.walk` meets the outer node first.
     name_of: dict[ast.AST, str] = {}
-    for node in ast.walk(tree):
+    found = []
+    for node in ast.walk(ast.parse(source)):
         group = Group(name_of.get(node, ""), getattr(node, "lineno", 0))
         for place, name, value in _names_in(node):
             name_of[value] = name
-            yield _NamedValue(name, group, place.lineno, place.col_offset)
+            line = place.lineno
+            begins_its_line = not lines[line - 1][: place.col_offset].strip()
+            if begins_its_line:
+                found.append(Assignment(name, group, line, comments.on(line)))
+    return sorted(found, key=lambda assignment: assignment.line)
 
 
 def _names_in(node: ast.AST) -> Iterator[tuple[Any, str, Any]]:
@@ -200,21 +178,24 @@ def _names_in(node: ast.AST) -> Iterator[tuple[Any, str, Any]]:
             yield target, name, value
 
 
-def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
-    """The comments by line number: (those beside code, those alone on their line)."""
-    beside: dict[int, str] = {}
-    alone: dict[int, str] = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            line, column = token.start
-            has_code = token.line[:column].strip()
-            (beside if has_code else alone)[line] = token.string.strip("# ")
-    return beside, alone
+class _Comments:
+    """The comments of some source, by line."""
 
+    def __init__(self, source: str):
+        self._beside: dict[int, str] = {}
+        self._alone: dict[int, str] = {}
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                line, column = token.start
+                has_code = token.line[:column].strip()
+                comments = self._beside if has_code else self._alone
+                comments[line] = token.string.strip("# ")
 
-def _block_above(line: int, alone: dict[int, str]) -> list[str]:
-    """The lines of comment that end right above a line, in their order."""
-    first = line
-    while first - 1 in alone:
-        first -= 1
-    return [alone[number] for number in range(first, line)]
+    def on(self, line: int) -> list[str]:
+        """The comment beside a line or, without one, the lines of that right above."""
+        if line in self._beside:
+            return [self._beside[line]]
+        first = line
+        while first - 1 in self._alone:
+            first -= 1
+        return [self._alone[number] for number in range(first, line)]
