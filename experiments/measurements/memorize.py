@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -133,35 +133,41 @@ def _draw_labels(key: jax.Array, num_classes: int, count: int) -> np.ndarray:
     return random_generator(key).integers(0, num_classes, count)
 
 
-def _build_and_verify(
+def _measure_network(
     build: Callable[[], tuple[Any, Any]],
+    numbers_of: Callable[[Any, Any], dict],
     x: np.ndarray,
     y: np.ndarray,
+    *,
     batch_examples: int = construct.BATCH_EXAMPLES,
     forward: Callable = network.forward,
-) -> tuple[dict, Any, Any]:
+) -> dict:
     """Builds a network and runs it on all of x.
 
     Args:
       build: makes a network and its certificate.
+      numbers_of: what a record says of the two, besides errors and times.
       x: [n, d], the inputs.
       y: int[n], their labels.
       batch_examples: inputs that pass through the network at once.
       forward: the forward pass of such a network.
     Returns:
-      Errors and times; the network; its certificate.
+      Errors, times and those numbers; or why there is no network, as "refused".
     """
     started = time.perf_counter()
-    built, certificate = build()
-    verifying = time.perf_counter()
-    result = construct.verify(built, x, y, batch_examples, forward)
-    measured = {
+    try:
+        built, certificate = build()
+        verifying = time.perf_counter()
+        result = construct.verify(built, x, y, batch_examples, forward)
+    except _REFUSALS as error:
+        return {"refused": str(error)}
+    return {
         **result._asdict(),
         "build_seconds": verifying - started,
         "verify_seconds": time.perf_counter() - verifying,
         "certified": certificate.holds,
+        **numbers_of(built, certificate),
     }
-    return measured, built, certificate
 
 
 def _memorize(
@@ -175,24 +181,21 @@ def _memorize(
     **options,
 ) -> dict:
     """A network of Theorem 3.2, or why there is none; `options` go to `memorize`."""
-    try:
-        measured, built, certificate = _build_and_verify(
-            lambda: construct.memorize(
-                x, y, num_classes, width, key=key, certified=False, **options
-            ),
-            x,
-            y,
-            batch_examples,
+
+    def build() -> tuple[Any, Any]:
+        return construct.memorize(
+            x, y, num_classes, width, key=key, certified=False, **options
         )
-    except _REFUSALS as error:
-        return {"refused": str(error)}
-    return {
-        **measured,
-        "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
-        "parameters": flops.count_parameters(built),
-        "smallest_margin": certificate.smallest_margin,
-        "output_error_bound": certificate.output_error_bound,
-    }
+
+    def numbers_of(built, certificate) -> dict:
+        return {
+            "block_parameters": flops.count_parameters((built.U, built.s, built.V)),
+            "parameters": flops.count_parameters(built),
+            "smallest_margin": certificate.smallest_margin,
+            "output_error_bound": certificate.output_error_bound,
+        }
+
+    return _measure_network(build, numbers_of, x, y, batch_examples=batch_examples)
 
 
 def measure_fit(trial: SimpleNamespace, key: jax.Array) -> dict:
@@ -239,10 +242,22 @@ def distinct_whole_points(
     return x
 
 
-def _draw_whole_points(
-    trial: SimpleNamespace, key: jax.Array, label_key: jax.Array
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points of whole numbers, [n, d], pixels or random; and random labels, int[n]."""
+class _WholePoints(NamedTuple):
+    """What a network for whole numbers is built of.
+
+    Attributes:
+      x: [n, d], pixels or random numbers from 0 to 255.
+      y: int[n], random labels.
+      build_key: of the network.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    build_key: jax.Array
+
+
+def _draw_whole_points(trial: SimpleNamespace, key: jax.Array) -> _WholePoints:
+    label_key, build_key = jax.random.split(key)
     if trial.dataset == "synthetic":
         rng = random_generator(jax.random.fold_in(key, 2))
         x = distinct_whole_points(rng, (trial.examples, trial.features))
@@ -251,76 +266,80 @@ def _draw_whole_points(
             trial.dataset, datasets.split_to_fit(trial.dataset), trial.data_dir
         )
         x = images[: trial.examples].reshape(trial.examples, -1)
-    return x, _draw_labels(label_key, trial.num_classes, len(x))
+    y = _draw_labels(label_key, trial.num_classes, len(x))
+    return _WholePoints(x, y, build_key)
 
 
 def measure_few_numbers(trial: SimpleNamespace, key: jax.Array) -> dict:
     """A network whose numbers hold several labels each."""
-    label_key, build_key = jax.random.split(key)
-    x, y = _draw_whole_points(trial, key, label_key)
-    options = few_numbers_options(trial)
-    try:
-        measured, built, certificate = _build_and_verify(
-            lambda: few_numbers.memorize_with_few_numbers(
-                x, y, trial.num_classes, key=build_key, **options
-            ),
-            x,
-            y,
-            trial.batch_examples,
-            few_numbers.forward,
-        )
-    except _REFUSALS as error:
-        return {"refused": str(error)}
-    group_numbers = (
-        built.thresholds,
-        built.word_increments,
-        built.constant_increments,
-    )
+    x, y, build_key = _draw_whole_points(trial, key)
     bits = getattr(trial, "word_bits", EXACT_BITS)
-    return {
-        **measured,
-        "numbers": flops.count_parameters(built),
-        "group_numbers": flops.count_parameters(group_numbers),
-        "largest_integer": certificate.largest_integer,
-        "counting_lower_bound": network.counting_lower_bound(
-            len(x), trial.num_classes, bits
-        ),
-    }
+
+    def build() -> tuple[Any, Any]:
+        return few_numbers.memorize_with_few_numbers(
+            x, y, trial.num_classes, key=build_key, **few_numbers_options(trial)
+        )
+
+    def numbers_of(built, certificate) -> dict:
+        of_groups = (
+            built.thresholds,
+            built.word_increments,
+            built.constant_increments,
+        )
+        return {
+            "numbers": flops.count_parameters(built),
+            "group_numbers": flops.count_parameters(of_groups),
+            "largest_integer": certificate.largest_integer,
+            "counting_lower_bound": network.counting_lower_bound(
+                len(x), trial.num_classes, bits
+            ),
+        }
+
+    return _measure_network(
+        build,
+        numbers_of,
+        x,
+        y,
+        batch_examples=trial.batch_examples,
+        forward=few_numbers.forward,
+    )
 
 
 def measure_retrieval(trial: SimpleNamespace, key: jax.Array) -> dict:
     """A network that finds the labels in a hashed table."""
-    label_key, build_key = jax.random.split(key)
-    x, y = _draw_whole_points(trial, key, label_key)
-    try:
-        measured, built, certificate = _build_and_verify(
-            lambda: retrieval.memorize_by_retrieval(
-                x,
-                y,
-                trial.num_classes,
-                key=build_key,
-                factored_input_map=trial.input_map == "factored",
-            ),
+    x, y, build_key = _draw_whole_points(trial, key)
+
+    def build() -> tuple[Any, Any]:
+        return retrieval.memorize_by_retrieval(
             x,
             y,
-            trial.batch_examples,
-            retrieval.forward,
+            trial.num_classes,
+            key=build_key,
+            factored_input_map=trial.input_map == "factored",
         )
-    except _REFUSALS as error:
-        return {"refused": str(error)}
-    words = retrieval.word_numbers(built)
-    return {
-        **measured,
-        "numbers": retrieval.stored_numbers(built),
-        "input_map_numbers": len(built.rows) + len(built.columns),
-        "word_numbers": words,
-        "table_digits": words * retrieval.digits_per_word(trial.num_classes),
-        "largest_integer": certificate.largest_integer,
-        # A word has a sign besides its 53 bits.
-        "counting_lower_bound": network.counting_lower_bound(
-            len(x), trial.num_classes, EXACT_BITS + 1
-        ),
-    }
+
+    def numbers_of(built, certificate) -> dict:
+        words = retrieval.word_numbers(built)
+        return {
+            "numbers": retrieval.stored_numbers(built),
+            "input_map_numbers": len(built.rows) + len(built.columns),
+            "word_numbers": words,
+            "table_digits": words * retrieval.digits_per_word(trial.num_classes),
+            "largest_integer": certificate.largest_integer,
+            # A word has a sign besides its 53 bits.
+            "counting_lower_bound": network.counting_lower_bound(
+                len(x), trial.num_classes, EXACT_BITS + 1
+            ),
+        }
+
+    return _measure_network(
+        build,
+        numbers_of,
+        x,
+        y,
+        batch_examples=trial.batch_examples,
+        forward=retrieval.forward,
+    )
 
 
 def measure_separation(trial: SimpleNamespace, key: jax.Array) -> dict:
@@ -376,7 +395,7 @@ def measure_minimal_width(trial: SimpleNamespace, key: jax.Array) -> dict:
         tried.append({"width": width, **result})
         if result.get("certified"):
             break
-    fitting = [network for network in tried if network.get("errors") == 0]
+    fitting = [result for result in tried if result.get("errors") == 0]
     return {
         "tried": tried,
         "least_fitting_width": least(fitting, "width"),
