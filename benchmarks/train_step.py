@@ -221,9 +221,8 @@ def _our_rounds(
     task = training.task
     per_dispatch = trial.steps_per_dispatch
     init_key, step_key = jax.random.split(key)
-    stream = steps_on_devices.open_train(
-        _ORDER_SEED, 0, sys.maxsize
-    )  # endless: the caller stops
+    without_end = sys.maxsize  # the caller stops
+    stream = steps_on_devices.open_train(_ORDER_SEED, 0, without_end)
     state = steps.initial_state(task.init(init_key), task.optimizer)
     state = steps_on_devices.start(step_key, jax.device_get(state))
     while True:

@@ -108,17 +108,12 @@ def _random_trials(kind: str, settings: dict) -> list[dict]:
     """
     shapes = _shapes(kind, settings["widths"], settings["depth_caps"])
     weights = np.array([1 / (width**2 * deepest) for width, _, deepest in shapes])
-    samplers = len(random_ball.SAMPLERS)
-    batches = (
-        settings["points"]
-        * weights
-        / weights.sum()
-        / samplers
-        / settings["batch_points"]
-    )
+    points = settings["points"] * weights / weights.sum()
+    points_per_sampler = points / len(random_ball.SAMPLERS)
+    batches_per_sampler = np.ceil(points_per_sampler / settings["batch_points"])
     sizes = [
-        (width, shallowest, deepest, math.ceil(count))
-        for (width, shallowest, deepest), count in zip(shapes, batches, strict=True)
+        (*shape, int(batches))
+        for shape, batches in zip(shapes, batches_per_sampler, strict=True)
     ]
     common = without(settings, "points", "widths", "depth_caps")
     names = "width min_depth max_depth batches_per_sampler"

@@ -19,6 +19,19 @@ _REFERENCE_ONLY = flags.DEFINE_boolean(
 )
 
 
+def _write_with_readme(
+    collections: list[collection.Collection], directory: pathlib.Path
+) -> list[pathlib.Path]:
+    """Writes the report on the reference, and its results into the README.
+
+    Nothing is written if the README cannot be read or lacks a place for them.
+    """
+    readme = build.with_results(_README.read_text(encoding="utf-8"), collections[0])
+    written = build.write(collections, directory)
+    write_atomically(_README, readme)
+    return [*written, _README]
+
+
 def _main(_: list[str]) -> int:
     # Matplotlib warns about missing fonts, which no text here needs.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
@@ -36,13 +49,9 @@ def _main(_: list[str]) -> int:
         commands.complain(f"skipped: {problem}")
     try:
         if _REFERENCE_ONLY.value:
-            readme = build.with_results(
-                _README.read_text(encoding="utf-8"), collections[0]
-            )
-        written = build.write(collections, directory)
-        if _REFERENCE_ONLY.value:
-            write_atomically(_README, readme)
-            written.append(_README)
+            written = _write_with_readme(collections, directory)
+        else:
+            written = build.write(collections, directory)
     except (OSError, ValueError) as error:
         commands.complain(f"report: {error}; the old report was not touched")
         return 1

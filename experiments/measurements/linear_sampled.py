@@ -16,7 +16,7 @@ import optax
 from experiments import run
 from experiments.run.fitting import DeviceTraining, make_intervals
 from experiments.run.verdicts import where
-from identity_matters import random_matrices
+from identity_matters import flops, random_matrices
 from identity_matters.batches import Drawn
 from identity_matters.linear import random_points, sampled, sampled_bound
 from identity_matters.train import loop, parallel, step
@@ -70,12 +70,15 @@ class Training(DeviceTraining):
             ),
             optimizer=optax.sgd(self.learning_rate),
             schedule=optax.constant_schedule(self.learning_rate),
-            # A product takes 2 d^2 operations for each example, a backward pass two
-            # products.
-            flops_per_example=3 * 2.0 * self.depth * self.width**2,
+            flops_per_example=self._flops_per_example(),
             compare=step.regression,
             unrolled_on_cpu=False,
         )
+
+    def _flops_per_example(self) -> float:
+        """Of a training step. A product takes 2 d^2 operations for each example."""
+        forward_flops = 2.0 * self.depth * self.width**2
+        return flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops
 
     def steps_on(self, devices: list) -> parallel.ParallelSteps:
         """The steps of the task on other devices."""

@@ -125,22 +125,41 @@ def measure_stuck(trial, key) -> dict:
     """One run, from zero or with a cure, and what the theory predicts from zero."""
     A, maps = _start_and_maps(trial, generator(key))
     R = trial.R
-    depth = trial.depth
-    rate = descent.largest_stable_learning_rate(R, trial.Sigma, depth, *maps)
+    rate = descent.largest_stable_learning_rate(R, trial.Sigma, trial.depth, *maps)
     (rules,) = trial.rules
     done = descend(trial, A, dataclasses.replace(rules, learning_rate=rate), *maps)
     eigenvalues = np.linalg.eigvals(R)
     negative = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real < 0)].real
-    # From zero an eigenvalue w of the equal layers follows w' = -2 |lambda| w^(l-1)
-    # while w^l is small compared with |lambda|, lambda < 0: it falls towards 0 like
-    # t^(-1/(l-2)).
-    fallen = (
-        1 + 2 * np.max(-negative, initial=0.0) * (depth - 2) * rate * done["updates"]
+    distance_to_edge = _falling_eigenvalue(
+        largest_modulus=np.max(-negative, initial=0.0),
+        depth=trial.depth,
+        rate=rate,
+        updates=done["updates"],
     )
     return done | {
         "predicted_stall_excess_risk": float(np.sum(negative**2)),
-        "predicted_distance_to_edge": float(fallen ** (-1 / (depth - 2))),
+        "predicted_distance_to_edge": distance_to_edge,
     }
+
+
+def _falling_eigenvalue(
+    *, largest_modulus: float, depth: int, rate: float, updates: int
+) -> float:
+    """The equal layers' eigenvalue w for a negative eigenvalue lambda of R.
+
+    From zero, where w = 1, it follows ``w' = -2 |lambda| w^(l-1)`` while w^l is small
+    compared with |lambda|. So it falls towards 0 by a power law:
+
+        w(t) = (1 + 2 |lambda| (l - 2) t)^(-1 / (l - 2)),   t = rate * updates.
+
+    Args:
+      largest_modulus: |lambda| of the negative eigenvalue that falls fastest.
+      depth: l, at least 3.
+      rate: the learning rate.
+      updates: of gradient descent.
+    """
+    growth = 1 + 2 * largest_modulus * (depth - 2) * rate * updates
+    return float(growth ** (-1 / (depth - 2)))
 
 
 def _start_and_maps(trial, rng) -> tuple[np.ndarray, tuple]:
