@@ -23,6 +23,9 @@ _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
 LIKELY_SHARE_OF_BOUND = 0.4
 # How long a collective takes beside its bytes. Our guess, not measured.
 COLLECTIVE_SECONDS = 10e-6
+# No step takes so long. libtpu writes 2^63 - 1 cycles where it has no estimate; records
+# that are older than `hlo.cost`'s rule against that have them in their sum.
+_NO_ESTIMATE_SECONDS = 1e6
 
 
 class _Links(NamedTuple):
@@ -110,10 +113,18 @@ def least_seconds(record: dict) -> float:
     return max(bound_seconds(record), link_seconds(record))
 
 
+def estimated_seconds(record: dict) -> float | None:
+    """The compiler's estimate; None where it makes none."""
+    estimate = record.get("estimated_seconds")
+    if not estimate or estimate > _NO_ESTIMATE_SECONDS:
+        return None
+    return estimate
+
+
 def likely_seconds(record: dict) -> float:
     """The compiler's estimate, or our guess, and the collectives after it."""
     bound = bound_seconds(record)
-    estimate = record.get("estimated_seconds")
+    estimate = estimated_seconds(record)
     computing = max(estimate, bound) if estimate else bound / LIKELY_SHARE_OF_BOUND
     collectives = sum(record["collectives"].values())
     return computing + link_seconds(record) + collectives * COLLECTIVE_SECONDS
@@ -237,7 +248,7 @@ def _slices(trainings: list[Training]) -> list[str]:
 def _row(training: Training) -> str:
     step = training.step
     _, _, variant = training.program.partition(":")
-    estimate = step.get("estimated_seconds")
+    estimate = estimated_seconds(step)
     is_limited_by_compute = step["arithmetic_seconds"] >= step["memory_seconds"]
     memory_gb = _needed_bytes(step) / 1e9
     return _table_row(

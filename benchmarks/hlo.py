@@ -47,6 +47,8 @@ COLLECTIVES = (
 )
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# libtpu writes the largest int64 where its model has no answer.
+_NO_ESTIMATE = 2**63 - 1
 # What an asynchronous operation holds until it is done, beside operands and results.
 _CONTEXT = re.compile(r", u32\[\](\{[^}]*\})?")
 # These only name what exists already, or are counted where they are executed.
@@ -208,9 +210,6 @@ def _flat(operands: list[list[Array]]) -> list[Array]:
 
 def _cost_of_operation(operation: _Operation, program: Program) -> Cost:
     instruction = operation.instruction
-    estimated_cycles = 0
-    if estimate := _ESTIMATED_CYCLES.search(instruction.attributes):
-        estimated_cycles = int(estimate[1])
     kind = instruction.opcode.removesuffix("-start")
     collectives: collections.Counter = collections.Counter()
     collective_bytes = 0.0
@@ -223,10 +222,18 @@ def _cost_of_operation(operation: _Operation, program: Program) -> Cost:
             for array in _accessed(operation, program)
             if array.in_memory
         ),
-        estimated_cycles=estimated_cycles,
+        estimated_cycles=_estimated_cycles(instruction),
         collectives=collectives,
         collective_bytes=collective_bytes,
     )
+
+
+def _estimated_cycles(instruction: Instruction) -> int:
+    """libtpu's estimate for an instruction; 0 if it has none."""
+    estimate = _ESTIMATED_CYCLES.search(instruction.attributes)
+    if estimate is None or int(estimate[1]) == _NO_ESTIMATE:
+        return 0
+    return int(estimate[1])
 
 
 def _accessed(operation: _Operation, program: Program) -> list[Array]:

@@ -19,6 +19,10 @@ def test_bytes_of_a_program_by_hand():
     assert cost_of_program.collective_bytes == 5 * 24
     # The product has an estimate, and runs in every iteration.
     assert cost_of_program.estimated_cycles == 5 * 618
+    # Where libtpu has no estimate it writes the largest int64.
+    unknown = hlo_programs.PROGRAM.replace('"618"', f'"{2**63 - 1}"')
+    assert unknown != hlo_programs.PROGRAM
+    assert hlo.cost(unknown).estimated_cycles == 0
     # A trip count that XLA found takes precedence over the one in the condition.
     known = 'body=%body, backend_config={"known_trip_count":{"n":"7"}}'
     cost_of_seven = hlo.cost(hlo_programs.PROGRAM.replace("body=%body", known))
