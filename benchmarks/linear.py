@@ -12,8 +12,11 @@ Command: python -m benchmarks.linear
 Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
 """
 
+import functools
 import statistics
 import types
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +64,7 @@ def trials(
 
 @jax.jit
 def _steps(A, R, Sigma, rate, count):
+    """``A <- A - rate grad f(A)``, `count` times."""
     return jax.lax.fori_loop(
         0, count, lambda _, A: A - rate * model.risk_gradient(A, R, Sigma), A
     )
@@ -86,47 +90,54 @@ def _looped_chain(A, M, passes):
 
 def measure(trial: types.SimpleNamespace, key) -> dict:
     """Median seconds of a step and of both chains at one depth."""
-    rng = generator(key)
-    depth = trial.depth
-    width = trial.width
-    shape = (depth, width, width)
-    # A net near initialisation. The chain's layers are orthogonal, so that its numbers
-    # stay of order 1: products that underflow would run at another speed.
-    residual = rng.standard_normal(shape) / (depth * width)
-    orthogonal = np.linalg.qr(rng.standard_normal(shape))[0]
-    target = np.ones((1, 1))
-    if width > 1:
-        target = random_targets.polar_target(rng, width, (), 0.5)
-    identity = np.eye(width)
-    M = rng.standard_normal((width, width))
-    rate = descent.largest_stable_learning_rate(target, identity, depth)
-    A = jnp.asarray(residual)
-    R = jnp.asarray(target)
-    Sigma = jnp.asarray(identity)
-    layers = jnp.asarray(orthogonal)
-    M_device = jnp.asarray(M)
-    updates = trial.updates_per_run
-    passes = PRODUCTS_PER_LAYER * updates
-    candidates = {
-        "step": lambda: _steps(A, R, Sigma, rate, updates),
-        "scanned_chain": lambda: _scanned_chain(layers, M_device, passes),
-        "looped_chain": lambda: _looped_chain(orthogonal, M, passes),
-    }
+    candidates = _candidates(trial, generator(key))
     for candidate in candidates.values():
         jax.block_until_ready(candidate())  # compiles, and warms the caches
     seconds_of_run = shared.seconds_in_turns(candidates, trial.repeats)
     seconds_of_step = {
-        name: seconds / updates for name, seconds in seconds_of_run.items()
+        name: seconds / trial.updates_per_run
+        for name, seconds in seconds_of_run.items()
     }
-    chain = min(
+    faster_chain_seconds = min(
         seconds_of_step["scanned_chain_seconds"],
         seconds_of_step["looped_chain_seconds"],
     )
     return {
         **seconds_of_step,
-        "products": PRODUCTS_PER_LAYER * depth,
-        "ratio": seconds_of_step["step_seconds"] / chain,
+        "products": PRODUCTS_PER_LAYER * trial.depth,
+        "ratio": seconds_of_step["step_seconds"] / faster_chain_seconds,
         "load_per_core": shared.load_per_core(),
+    }
+
+
+def _candidates(
+    trial: types.SimpleNamespace, rng: np.random.Generator
+) -> dict[str, Callable[[], Any]]:
+    """What is timed: a run of steps, and two chains of as many products.
+
+    The net is near initialisation. The chains' layers are orthogonal, so that their
+    numbers stay of order 1: products that underflow would run at another speed.
+    """
+    width = trial.width
+    shape = (trial.depth, width, width)
+    A = jnp.asarray(rng.standard_normal(shape) / (trial.depth * width))
+    orthogonal = np.linalg.qr(rng.standard_normal(shape))[0]
+    R = np.ones((1, 1))
+    if width > 1:
+        R = random_targets.polar_target(rng, width, (), 0.5)
+    Sigma = np.eye(width)
+    M = rng.standard_normal((width, width))
+    rate = descent.largest_stable_learning_rate(R, Sigma, trial.depth)
+    updates = trial.updates_per_run
+    passes = PRODUCTS_PER_LAYER * updates
+    return {
+        "step": functools.partial(
+            _steps, A, jnp.asarray(R), jnp.asarray(Sigma), rate, updates
+        ),
+        "scanned_chain": functools.partial(
+            _scanned_chain, jnp.asarray(orthogonal), jnp.asarray(M), passes
+        ),
+        "looped_chain": functools.partial(_looped_chain, orthogonal, M, passes),
     }
 
 

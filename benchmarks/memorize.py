@@ -11,8 +11,11 @@ Command: python -m benchmarks.memorize
 Hardware: 2 CPU cores. Time: about two minutes.
 """
 
+import functools
 import math
 import types
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +60,7 @@ def trials(*, examples, variant, **settings) -> list[dict]:
 
 
 def _bare_inner_products(tiles) -> None:
+    """All inner products of n points, tile by tile."""
     for row in range(len(tiles)):
         for column in range(len(tiles)):
             product = _product_of_tiles(tiles, row, column)
@@ -73,37 +77,35 @@ def _bare_blocks(U, V, h):
     return jax.lax.scan(block, h, (U, V))[0]
 
 
-def _problem(seed, trial: types.SimpleNamespace):
-    rng = np.random.default_rng(seed)
+def _bare_block_products(U, V, batches: list[jax.Array]) -> None:
+    """`_bare_blocks` of all points, batch by batch."""
+    for batch in batches:
+        _bare_blocks(U, V, batch).block_until_ready()
+
+
+def _points_and_labels(
+    rng: np.random.Generator, trial: types.SimpleNamespace
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian points, f32[n, d], and random labels, i64[n]."""
     x = rng.standard_normal((trial.examples, trial.features), np.float32)
-    return rng, x, rng.integers(0, trial.num_classes, trial.examples)
+    return x, rng.integers(0, trial.num_classes, trial.examples)
 
 
 def measure(trial: types.SimpleNamespace, key) -> dict:
     """Seconds for building and verifying, and for the bare products of each."""
     seed = np.asarray(jax.random.key_data(key)).tolist()
-    n = trial.examples
-    width = trial.width
-    batch = trial.batch_examples
-    rng, x, y = _problem(seed, trial)
+    rng = np.random.default_rng(seed)
+    x, y = _points_and_labels(rng, trial)
     network, _ = _build(x, y, trial, key)
-    h = rng.standard_normal((n, width)).astype(np.float32)
-    tiles = jnp.asarray(in_blocks(h, min(trial.tile_points, n)))
-    # Orthogonal layers keep numbers of order one: products that overflow run at another
-    # speed.
-    rotations = np.linalg.qr(rng.standard_normal((2, len(network.U), width, width)))[0]
-    U, V = jnp.asarray(rotations, jnp.float32)
-    batches = [jnp.asarray(h[i : i + batch].T) for i in range(0, n, batch)]
-    candidates = {
+    bare = _bare_products(trial, rng, blocks=len(network.U))
+    candidates: dict[str, Callable[[], Any]] = {
         "build": lambda: _build(x, y, trial, key),
-        "inner_products": lambda: _bare_inner_products(tiles),
-        "verify": lambda: construct.verify(network, x, y, batch),
-        "block_products": lambda: [
-            _bare_blocks(U, V, h).block_until_ready() for h in batches
-        ],
+        "inner_products": bare["inner_products"],
+        "verify": lambda: construct.verify(network, x, y, trial.batch_examples),
+        "block_products": bare["block_products"],
     }
-    for compiled in ("inner_products", "block_products"):
-        candidates[compiled]()
+    for compile_first in bare.values():
+        compile_first()
     errors = candidates["verify"]().errors
     medians = shared.seconds_in_turns(candidates, trial.repeats)
     return {
@@ -116,15 +118,39 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
     }
 
 
+def _bare_products(
+    trial: types.SimpleNamespace, rng: np.random.Generator, *, blocks: int
+) -> dict[str, Callable[[], None]]:
+    """What building and verifying are compared with, by name.
+
+    The layers are orthogonal, so that numbers stay of order one: products that overflow
+    run at another speed.
+    """
+    n = trial.examples
+    width = trial.width
+    h = rng.standard_normal((n, width)).astype(np.float32)
+    tiles = jnp.asarray(in_blocks(h, min(trial.tile_points, n)))
+    rotations = np.linalg.qr(rng.standard_normal((2, blocks, width, width)))[0]
+    U, V = jnp.asarray(rotations, jnp.float32)
+    batches = [
+        jnp.asarray(h[first : first + trial.batch_examples].T)
+        for first in range(0, n, trial.batch_examples)
+    ]
+    return {
+        "inner_products": functools.partial(_bare_inner_products, tiles),
+        "block_products": functools.partial(_bare_block_products, U, V, batches),
+    }
+
+
 def _build(x, y, trial: types.SimpleNamespace, key):
     return construct.memorize(
         x, y, trial.num_classes, trial.width, key=key, tile_points=trial.tile_points
     )
 
 
-def _peak_memory_gigabytes(seed, trial: types.SimpleNamespace) -> float:
+def _peak_memory_gigabytes(seed: list[int], trial: types.SimpleNamespace) -> float:
     """Peak resident memory of this process after building and verifying a network."""
-    _, x, y = _problem(seed, trial)
+    x, y = _points_and_labels(np.random.default_rng(seed), trial)
     network, _ = _build(x, y, trial, jax.random.key(0))
     construct.verify(network, x, y, trial.batch_examples)
     return shared.peak_memory_gigabytes()

@@ -16,6 +16,7 @@ Hardware: any. Time: two to three minutes on 2 CPU cores.
 """
 
 import contextlib
+import functools
 import json
 import pathlib
 import statistics
@@ -42,9 +43,6 @@ from identity_matters.train import step as steps
 _WORKER = pathlib.Path(__file__).resolve().parent / "torch_worker.py"
 _ORDER_SEED = 0
 _EXAMPLES = 10_000  # on our side, from which the steps take their batches
-# Measured before the benchmark starts: its own threads and PyTorch's would count as
-# load.
-_LOAD_PER_CORE = shared.load_per_core()
 
 VARIANTS = ("cpu", "gpu")
 _FULL = {"blocks_per_stage": (9, 9, 9), "widths": (64, 128, 256)}
@@ -101,6 +99,7 @@ def trials(
 
 def measure(trial: types.SimpleNamespace, key, log) -> dict:
     """Median images per second of all sides, which take turns in every round."""
+    load_per_core = _load_at_the_first_trial()
     training = _training(trial)
     with contextlib.ExitStack() as stack:
         described, peers = _start_peers(trial, stack)
@@ -133,8 +132,14 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
         ),
         "round_seconds": seconds,
         "round_cpu_seconds": cpu_seconds,
-        "load_per_core": _LOAD_PER_CORE,
+        "load_per_core": load_per_core,
     }
+
+
+@functools.cache
+def _load_at_the_first_trial() -> float:
+    """The load per core before the benchmark's own threads and PyTorch's add to it."""
+    return shared.load_per_core()
 
 
 def _start_peers(

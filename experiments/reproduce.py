@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import rich.progress
 import rich.table
@@ -218,6 +219,13 @@ def _default_variants(name: str) -> tuple[str, ...]:
     return experiments.variants(name, "VARIANTS")
 
 
+class _Ended(NamedTuple):
+    """A job at the end, and the summary of its run; None if it has not finished."""
+
+    job: Job
+    summary: dict | None
+
+
 def _conclude(
     jobs: list[Job], run_now: int, seconds: float, console: commands.Console
 ) -> int:
@@ -226,16 +234,19 @@ def _conclude(
     Returns:
       The exit code.
     """
-    verdicts = _print_table(jobs, console)
+    ended = [_Ended(job, job.summary()) for job in jobs]
+    _print_table(ended, console)
     plural = "" if len(jobs) == 1 else "s"
     when = f"{run_now} now in {duration(seconds)}" if run_now else "none of them now"
-    console.print(f"{len(jobs)} run{plural}, {when}: {commands.counted(verdicts)}")
+    console.print(
+        f"{len(jobs)} run{plural}, {when}: {commands.counted(_verdicts(ended))}"
+    )
     yours = collection.read("yours", commands.RESULTS_DIR.value)
     reference = collection.read("reference", commands.REFERENCE_DIR.value)
     problems = [
         f"failed: {job.title}: {failure_of(job)}"
-        for job in jobs
-        if job.summary() is None
+        for job, summary in ended
+        if summary is None
     ]
     problems += [
         f"contradiction: {contradiction}"
@@ -249,37 +260,37 @@ def _conclude(
     return 1 if problems else 0
 
 
-def _print_table(jobs: list[Job], console: commands.Console) -> collections.Counter:
-    """Prints a row for each experiment; returns how many runs have which verdict."""
+def _print_table(ended: list[_Ended], console: commands.Console) -> None:
+    """Prints a row for each experiment, with the seconds of its finished runs."""
     table = rich.table.Table(box=None, pad_edge=False)
     table.add_column("experiment")
     table.add_column("runs", justify="right")
     table.add_column("verdicts")
     table.add_column("seconds", justify="right")
     table.add_column("in the reference", justify="right")
-    verdicts_of_all: collections.Counter = collections.Counter()
-    for name, jobs_of_name in itertools.groupby(jobs, key=lambda job: job.name):
-        verdicts: collections.Counter = collections.Counter()
+    for name, group in itertools.groupby(ended, key=lambda run: run.job.name):
+        runs_of_name = list(group)
         seconds = 0.0
         reference_seconds = 0.0
-        for job in jobs_of_name:
-            summary = job.summary()
-            if summary is None:
-                verdicts["failed"] += 1
-                continue
-            verdicts[summary["verdict"]] += 1
-            seconds += summary["seconds"]["total"]
-            reference_seconds += job.reference_seconds or 0.0
+        for job, summary in runs_of_name:
+            if summary is not None:
+                seconds += summary["seconds"]["total"]
+                reference_seconds += job.reference_seconds or 0.0
         table.add_row(
             name,
-            str(verdicts.total()),
-            commands.counted(verdicts),
+            str(len(runs_of_name)),
+            commands.counted(_verdicts(runs_of_name)),
             f"{seconds:.0f}",
             f"{reference_seconds:.0f}" if reference_seconds else "",
         )
-        verdicts_of_all += verdicts
     console.print(table)
-    return verdicts_of_all
+
+
+def _verdicts(ended: list[_Ended]) -> collections.Counter:
+    """How many of the runs have which verdict, or "failed"."""
+    return collections.Counter(
+        "failed" if summary is None else summary["verdict"] for _, summary in ended
+    )
 
 
 def _contradictions(
