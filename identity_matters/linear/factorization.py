@@ -81,7 +81,8 @@ def factorize(
         pi by the angle that is optimal in its plane.
       optimal: for 2 x 2 R, symmetric R, and normal R without a nonreal eigenvalue over
         a pair of neighbouring negative ones: the least |||A||| wherever that is below 1
-        (F15). In four dimensions also for most normal R with such an eigenvalue (F20).
+        (F15). In four dimensions also for normal R with such an eigenvalue, where the
+        layers of F20 attain the bound.
       path: a shortest path from I to R, sought numerically from the best of these and
         other starts, and never worse than they are. Takes seconds for d = 16; see
         `PathSettings`.
@@ -219,7 +220,7 @@ def _optimal_at_one_pace(
         layers = one_pace(target, depth)
     except NotApplicableError:
         raise not_of_f15 from None
-    if not layers.is_optimal:
+    if not layers.attains_bound:
         raise not_of_f15
     return turn_and_stretch(target, layers.turn, depth)
 

@@ -8,8 +8,8 @@ negative ones. The smallest have d = 4:
 
 Some vector x of such an R has to go the long way round
 (F10). If all vectors turn at the pace of x, the layers have the product R and one norm.
-It is the optimum if no vector moves further than x does, which is seen once the layers
-are there.
+If no vector moves further than x does, which is seen once the layers are there, this
+norm is the least wherever it is below 1.
 """
 
 from typing import NamedTuple
@@ -29,9 +29,10 @@ from identity_matters.linear.matrix_powers import (
 from identity_matters.linear.target import NotApplicableError, Shifted, Target
 
 # Points between an eigenvector and the plane, from which the slowest one is refined.
-_GRID_POINTS = 513
-# How far inside of its interval a search begins, as a share of the interval.
-_INSIDE = 1e-6
+_GRID_POINTS = 1025
+# How far the grid extends beyond the scales of the edge, in log tan s. A step below 1
+# is the longest within about exp(5) of them, whatever R in the range of float64.
+_BEYOND_SCALES = 8.0
 # Relative; a norm that exceeds the bound by less attains it.
 _TOLERANCE = 1e-9
 
@@ -66,32 +67,26 @@ class OnePace(NamedTuple):
     bound: float
 
     @property
-    def is_optimal(self) -> bool:
-        """Whether the layers attain the bound, up to rounding."""
+    def attains_bound(self) -> bool:
+        """Whether the norm is the bound, up to rounding: the least if it is below 1."""
         return self.norm <= self.bound * (1 + _TOLERANCE)
 
 
 def one_pace(target: Target, depth: int) -> OnePace:
     """The layers of (F20), at depth l >= 2.
 
-    Raises NotApplicableError if R is not a target of F20, or has no such layers.
+    Raises NotApplicableError if R is not a target of F20, or M has no principal root.
     """
     forced = slowest_forced_vector(target, depth)
-    candidates = []
-    for turn in isoclinic_turns(target.R, forced.x, forced.angle):
-        try:
-            norm = _norm_of_layers(target.R, turn, depth)
-        except NotApplicableError:
-            # M has no principal root.
-            continue
-        candidates.append(OnePace(turn=turn, norm=norm, bound=forced.bound))
-    if not candidates:
-        raise NotApplicableError("no rotation at one pace leaves R a principal root")
-    return min(candidates, key=lambda candidate: candidate.norm)
+    # The other rotation is the mirror image of this one under a reflection that
+    # commutes with R: its layers have the same norm.
+    turn, _ = isoclinic_turns(target.R, forced.x, forced.angle)
+    norm = _norm_of_layers(target.R, turn, depth)
+    return OnePace(turn=turn, norm=norm, bound=forced.bound)
 
 
 def slowest_forced_vector(target: Target, depth: int) -> ForcedVector:
-    """The vector of (F10) with the largest bound, exactly, for a target of F20.
+    """The vector of (F10) with the largest bound, up to rounding, for a target of F20.
 
     Raises NotApplicableError for other targets.
     """
@@ -146,82 +141,113 @@ def _plane_over_pair(target: Target) -> tuple[InvariantPlane, list[Line]]:
     plane = planes[0]
     a = -lines[0].value
     b = -lines[1].value
-    x = np.trace(plane.matrix) / 2
-    y = (plane.matrix[1, 0] - plane.matrix[0, 1]) / 2
-    if np.hypot(x + (a + b) / 2, y) >= (a - b) / 2:
+    if abs(_nonreal_eigenvalue(plane) + (a + b) / 2) >= (a - b) / 2:
         raise NotApplicableError("the nonreal eigenvalues are not over the pair")
     return plane, lines
 
 
-class _Edge:
-    """The unit vectors ``x(s) = cos(s) e + sin(s) u``, 0 <= s <= pi / 2.
+def _nonreal_eigenvalue(plane: InvariantPlane) -> complex:
+    """``r e^{i alpha}`` in the upper half plane."""
+    x = (plane.matrix[0, 0] + plane.matrix[1, 1]) / 2
+    y = (plane.matrix[1, 0] - plane.matrix[0, 1]) / 2
+    return complex(x, abs(y))
 
-    e is the eigenvector for -c, a negative eigenvalue, and u lies in the plane. The
-    pairs ``(|R x|^2, <x, R x>)`` of all unit vectors fill a triangle; those of x(s) run
-    along a lower edge, where the angle between x and R x is the largest for its |R x|.
+
+class _Edge:
+    """The unit vectors ``x = cos(s) e + sin(s) u``, 0 < s < pi / 2, by t = log tan s.
+
+    e is the eigenvector for -c, a negative eigenvalue, and u and v are a basis of the
+    plane, orthonormal. With r e^{i alpha} = c (p + i q),
+
+        R x = c (-cos(s) e + sin(s) (p u + q v)).
+
+    The pairs ``(|R x|^2, <x, R x>)`` of all unit vectors fill a triangle; those of x
+    run along a lower edge, where the angle between x and R x is the largest for its
+    |R x|. The longest step is not at an end (F20).
     """
 
     def __init__(self, line: Line, plane: InvariantPlane):
         self.eigenvector = line.vector
         self.in_plane = plane.columns[:, 0]
-        self.eigenvalue = line.value
-        # The eigenvalues of the plane are r exp(+- i alpha).
-        self.r_cos_alpha = float(np.trace(plane.matrix) / 2)
-        self.squared_r = float(np.linalg.det(plane.matrix))
+        self.c = -line.value
+        eigenvalue = _nonreal_eigenvalue(plane)
+        self.p_plus_1 = (eigenvalue.real + self.c) / self.c
+        self.p = eigenvalue.real / self.c
+        self.q = eigenvalue.imag / self.c
 
     def slowest(self, depth: int) -> ForcedVector:
         """The vector of this edge that needs the longest steps."""
-        # At the ends the angle has no derivative; they are far from the slowest vector
-        # unless they are it.
-        grid = np.linspace(0, np.pi / 2, _GRID_POINTS)
+        grid = self._grid()
         steps = np.abs(np.expm1(self._log_steps(grid) / depth))
-        peak = int(steps.argmax())
-        s = grid[peak]
-        if 0 < peak < len(grid) - 1:
-            s = self._refined(grid[peak - 1], s, grid[peak + 1], depth)
-        w = complex(self._log_steps(s))
+        is_peak = (steps[1:-1] > steps[:-2]) & (steps[1:-1] >= steps[2:])
+        tops = [
+            self._top(grid[before : before + 3], depth)
+            for before in np.flatnonzero(is_peak)
+        ]
+        candidates = [self._at(t, depth) for t in (*tops, grid[0], grid[-1])]
+        return max(candidates, key=lambda candidate: candidate.bound)
+
+    def _grid(self) -> np.ndarray:
+        """Points t at which the vectors on all scales are tried: f64[_GRID_POINTS].
+
+        The direction of x changes where tan s is of the order of 1, and that of R x
+        where it is of the order of 1 / |p + i q|. One may be far from the other.
+        """
+        log_scale = -np.log(np.hypot(self.p, self.q))
+        return np.linspace(
+            min(log_scale, 0.0) - _BEYOND_SCALES,
+            max(log_scale, 0.0) + _BEYOND_SCALES,
+            _GRID_POINTS,
+        )
+
+    def _at(self, t: float, depth: int) -> ForcedVector:
+        """The vector at t."""
+        cos, sin = _cos_and_sin(t)
+        w = complex(self._log_steps(t))
         return ForcedVector(
-            x=np.cos(s) * self.eigenvector + np.sin(s) * self.in_plane,
+            x=cos * self.eigenvector + sin * self.in_plane,
             angle=w.imag,
             bound=float(np.abs(np.expm1(w / depth))),
         )
 
-    def _log_steps(self, s: float | np.ndarray) -> np.ndarray:
-        """``w = log |R x| + i (2 pi - alpha)`` of x(s): c128, of the shape of s."""
-        squared_length, along = self._squared_length_and_along(s)
-        across = np.sqrt(np.maximum(squared_length - along**2, 0))
-        return np.log(squared_length) / 2 + 1j * (2 * np.pi - np.arctan2(across, along))
+    def _log_steps(self, t: float | np.ndarray) -> np.ndarray:
+        """``w = log |R x| + i (2 pi - alpha_rho)`` at t: c128, of the shape of t."""
+        cos, sin = _cos_and_sin(t)
+        length = np.hypot(cos, sin * np.hypot(self.p, self.q))
+        # By the parts of R x across x and against it, which keep their digits where x
+        # is almost an eigenvector.
+        across = sin * np.hypot(cos * self.p_plus_1, self.q)
+        against = cos**2 - sin**2 * self.p
+        return np.log(self.c * length) + 1j * (np.pi + np.arctan2(across, against))
 
-    def _squared_length_and_along(self, s: float | np.ndarray) -> tuple:
-        """``|R x|^2`` and ``<x, R x>`` of x(s)."""
-        squared_length = (
-            np.cos(s) ** 2 * self.eigenvalue**2 + np.sin(s) ** 2 * self.squared_r
-        )
-        along = np.cos(s) ** 2 * self.eigenvalue + np.sin(s) ** 2 * self.r_cos_alpha
-        return squared_length, along
-
-    def _slope(self, s: float, depth: int) -> float:
-        """A positive multiple of the derivative of the step's length in s, inside."""
-        squared_length, along = self._squared_length_and_along(s)
-        across = np.sqrt(squared_length - along**2)
-        # Both derivatives without their factor sin(2 s).
-        squared_length_slope = self.squared_r - self.eigenvalue**2
-        along_slope = self.r_cos_alpha - self.eigenvalue
-        log_slope = squared_length_slope / (2 * squared_length)
-        # The angle is 2 pi - arccos(along / |R x|).
-        angle_slope = (along_slope - along * log_slope) / across
-        w = complex(self._log_steps(s))
+    def _slope(self, t: float, depth: int) -> float:
+        """A positive multiple of the derivative of the step's length in t."""
+        cos, sin = _cos_and_sin(t)
+        # |R x|^2 = c^2 (across^2 + against^2), with across = sin(s) k.
+        k = np.hypot(cos * self.p_plus_1, self.q)
+        against = cos**2 - sin**2 * self.p
+        # The derivatives in s of across and against, over cos(s).
+        across_slope = (self.p_plus_1**2 * (cos**2 - sin**2) + self.q**2) / k
+        against_slope = -2 * sin * self.p_plus_1
+        # Those of log |R x| and of the angle, both times (|R x| / c)^2 / cos(s).
+        log_slope = sin * (self.p_plus_1 * (self.p - 1) + self.q**2)
+        angle_slope = against * across_slope - against_slope * sin * k
+        w = complex(self._log_steps(t))
         step = np.expm1(w / depth)
         direction = np.conj(step) * np.exp(w / depth)
         return float(direction.real * log_slope - direction.imag * angle_slope)
 
-    def _refined(self, low: float, peak: float, high: float, depth: int) -> float:
-        """The s near `peak` at which the slope is 0; the peak if its sign is one."""
-        # The ends of the edge are left out.
-        low += _INSIDE * (high - low)
-        high -= _INSIDE * (high - low)
+    def _top(self, around: np.ndarray, depth: int) -> float:
+        """Where the slope is 0, between the outer two of three t; else the middle one.
+
+        The step at the middle one is the longest of the three.
+        """
+        low, peak, high = around
         if self._slope(low, depth) * self._slope(high, depth) > 0:
             return peak
-        return scipy.optimize.brentq(
-            lambda s: self._slope(s, depth), low, high, xtol=1e-16
-        )
+        return scipy.optimize.brentq(self._slope, low, high, args=(depth,), xtol=1e-16)
+
+
+def _cos_and_sin(t: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """cos s and sin s for t = log tan s, f64 of the shape of t, with all digits."""
+    return 1 / np.hypot(1, np.exp(t)), 1 / np.hypot(1, np.exp(-t))

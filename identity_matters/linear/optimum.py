@@ -379,4 +379,4 @@ def known_optimum(target: Target, depth: int) -> float | None:
         layers = one_pace(target, depth)
     except NotApplicableError:
         return None
-    return min(1.0, layers.bound) if layers.is_optimal else None
+    return min(1.0, layers.bound) if layers.attains_bound else None

@@ -72,6 +72,97 @@ def test_the_forced_vector_by_all_vectors(numbers):
         assert steps[of_this_length].min() < forced.bound * (1 + 1e-2)
 
 
+def longest_step_by_the_triangle(a, b, r, alpha, depth):
+    """The largest bound (F10) of the lower edges, by 400,000 lengths of R x on each."""
+    corners = [(b, 0.0), (r, math.pi - alpha), (a, 0.0)]
+    largest = 0.0
+    for (low, gap_low), (high, gap_high) in itertools.pairwise(corners):
+        lengths = np.geomspace(low, high, 400_000)[1:-1]
+        share = (lengths - low) * (lengths + low) / ((high - low) * (high + low))
+        # <x, R x> = |R x| cos(angle), linear in |R x|^2
+        along = -(1 - share) * low * math.cos(gap_low)
+        along -= share * high * math.cos(gap_high)
+        w = np.log(lengths) + 1j * (2 * np.pi - np.arccos(along / lengths))
+        largest = max(largest, np.abs(np.expm1(w / depth)).max())
+    return largest
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (1.0, 1e-4, math.sqrt(0.18), 3 * math.pi / 4),
+        (5.0, 1e-3, math.sqrt(5), math.pi - math.atan(0.5)),
+        (5e4, 0.5, 50 * math.sqrt(5), math.pi - math.atan(0.5)),
+        (1e-2, 1e-6, 1e-4, 2.0),
+    ],
+)
+def test_the_longest_step_may_be_close_to_an_eigenvector(numbers):
+    """Only R x leaves the line of e there, x hardly does; all lengths are looked at."""
+    depth = 48
+    R = target(*numbers)
+    layers = one_pace.one_pace(check_target(R), depth)
+    expected = longest_step_by_the_triangle(*numbers, depth)
+    assert layers.bound == pytest.approx(expected, rel=1e-9)
+    assert layers.attains_bound
+    assert norm_lower_bound(R, depth) == layers.bound
+    A = factorize(R, depth, "optimal")
+    assert norms(A).max() == pytest.approx(layers.bound, rel=1e-9)
+    assert relative_product_error(A, R) < 1e-12
+
+
+@pytest.mark.parametrize("difference", [1e-6, 1e-9, 1e-12])
+def test_targets_that_are_nearly_a_half_turn(difference):
+    """All of a, b and r agree in many digits, and all angles are nearly pi."""
+    R = scipy.linalg.block_diag(
+        -1.0 - difference,
+        -1.0,
+        (-1.0 - difference / 2) * np.eye(2) + 0.3 * difference * turn(math.pi / 2),
+    )
+    depth = 12
+    forced = one_pace.slowest_forced_vector(check_target(R), depth)
+    half_turn = abs(np.expm1(1j * math.pi / depth))
+    assert 0 < forced.bound - half_turn < difference
+    assert math.pi < forced.angle < math.pi + difference
+    layers = one_pace.one_pace(check_target(R), depth)
+    assert layers.norm == pytest.approx(layers.bound, rel=1e-13)
+    assert norm_lower_bound(R, depth) == layers.bound
+
+
+@pytest.mark.parametrize("numbers", [*ATTAINED, NOT_ATTAINED])
+def test_both_rotations_and_all_vectors_of_the_plane_serve_equally(numbers):
+    """The two J, and the u that x lies over, give layers of one norm."""
+    R = target(*numbers, seed=1)
+    depth = 20
+    layers = one_pace.one_pace(check_target(R), depth)
+    forced = one_pace.slowest_forced_vector(check_target(R), depth)
+    S = random_matrices.rotation(np.random.default_rng(1), 4)
+    turned = S @ scipy.linalg.block_diag(np.eye(2), turn(1.0)) @ S.T
+    for x in (forced.x, turned @ forced.x, -forced.x):
+        for rotation in one_pace.isoclinic_turns(R, x, forced.angle):
+            along = rotation.power_minus_identity(-1.0) @ R + R
+            root = scipy.linalg.fractional_matrix_power(along, 1 / depth)
+            step = rotation.power_minus_identity(1 / depth) @ root + root - np.eye(4)
+            assert np.linalg.norm(step, 2) == pytest.approx(layers.norm, rel=1e-10)
+
+
+@pytest.mark.parametrize("numbers", ATTAINED)
+def test_from_1_on_the_value_need_not_be_the_least(numbers):
+    """Two layers with negative determinants: their norm is sqrt(1 + a)."""
+    a, b, r, alpha = numbers
+    half = math.sqrt(r) * turn(alpha / 2)
+    root = math.sqrt(1 + a)
+    first = scipy.linalg.block_diag(1 - root, 1 + root, half)
+    second = scipy.linalg.block_diag(1 + root, -b / (1 + root), half)
+    R = scipy.linalg.block_diag(-a, -b, r * turn(alpha))
+    np.testing.assert_allclose(second @ first, R, atol=1e-14 * a)
+    shorter = norms(np.stack([first, second]) - np.eye(4)).max()
+    assert shorter == pytest.approx(root, rel=1e-14)
+    layers = one_pace.one_pace(check_target(R), 2)
+    assert layers.attains_bound
+    assert layers.norm > 1.005 * shorter
+    assert norm_lower_bound(R, 2) == 1
+
+
 def test_where_one_pace_is_not_enough_nothing_is_claimed():
     R = target(*NOT_ATTAINED)
     depth = 64
@@ -92,7 +183,7 @@ def test_layers_at_the_pace_of_another_vector_are_seen_to_be_longer(monkeypatch)
     right = one_pace.slowest_forced_vector(check_target(R), 16)
     rotated = right._replace(angle=right.angle + 0.05)
     monkeypatch.setattr(one_pace, "slowest_forced_vector", lambda *_: rotated)
-    assert not one_pace.one_pace(check_target(R), 16).is_optimal
+    assert not one_pace.one_pace(check_target(R), 16).attains_bound
     assert known_optimum(check_target(R), 16) is None
 
 
