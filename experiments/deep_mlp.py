@@ -146,29 +146,35 @@ def trials(
 def judge_orthogonal(settings: dict, records: list[dict]) -> run.Verdict:
     """From orthogonal weights all linear nets train, and no deep ReLU net does."""
     nets = _records_by_net(settings, records)
+    metrics = {**_common_metrics(settings, records), **_metrics_of_nets(nets)}
     holds = _all_train(nets["linear"]) and _no_deep_one_trains(nets["relu"])
-    metrics = _metrics(settings, records)
     return run.Verdict("orthogonal-weights", metrics, reproduced(holds))
 
 
 def judge_relu(settings: dict, records: list[dict]) -> run.Verdict:
     """With the identity all nets train and gradients are even; without it, neither."""
-    metrics = _metrics(settings, records) | _norm_metrics(
-        _norms_times_depth(settings, records)
-    )
-    holds = _identity_decides(settings, records)
+    nets = _records_by_net(settings, records)
+    metrics = {
+        **_common_metrics(settings, records),
+        **_metrics_of_nets(nets),
+        **_norm_metrics(nets["identity"], settings["verdict"]),
+    }
+    holds = _identity_decides(nets, settings["verdict"])
     return _verdict_on_the_blog_post("blog-post-relu", metrics, holds)
 
 
 def judge_linear(settings: dict, records: list[dict]) -> run.Verdict:
     """The same for linear nets, whose weights also end at norms of order 1/l."""
-    metrics = _metrics(settings, records) | _norm_metrics(
-        _norms_times_depth(settings, records)
-    )
+    nets = _records_by_net(settings, records)
+    metrics = {
+        **_common_metrics(settings, records),
+        **_metrics_of_nets(nets),
+        **_norm_metrics(nets["identity"], settings["verdict"]),
+    }
     ratio = metrics["identity_norm_times_depth_ratio_at_equal_rates"]
     largest_ratio = settings["verdict"]["norm_times_depth_ratio"]
     is_of_order = ratio is not None and ratio <= largest_ratio
-    holds = _identity_decides(settings, records) and is_of_order
+    holds = _identity_decides(nets, settings["verdict"]) and is_of_order
     return _verdict_on_the_blog_post("blog-post-linear", metrics, holds)
 
 
@@ -188,27 +194,45 @@ def _records_by_net(settings: dict, records: list[dict]) -> dict[str, list[dict]
     return {name: where(judged, net=name) for name in settings["nets"]}
 
 
-def _metrics(settings: dict, records: list[dict]) -> dict:
-    """The metrics that every variant has."""
-    metrics = {
+def _common_metrics(settings: dict, records: list[dict]) -> dict:
+    """The metrics that are not of one net."""
+    return {
         "deepest_layers": max(settings["depths"]),
         "linear_optimum_loss": records[0]["linear_optimum_loss"],
         "linear_optimum_error_percent": records[0]["linear_optimum_error_percent"],
     }
-    for name, of_net in _records_by_net(settings, records).items():
-        metrics |= _net_metrics(name, of_net)
-    return metrics
 
 
-def _identity_decides(settings: dict, records: list[dict]) -> bool:
+def _metrics_of_nets(nets: dict[str, list[dict]]) -> dict:
+    """Those of each net, as ``NET_METRIC``."""
+    return {
+        f"{net}_{metric}": value
+        for net, records in nets.items()
+        for metric, value in _metrics_of_net(records).items()
+    }
+
+
+def _metrics_of_net(records: list[dict]) -> dict:
+    """Which depths of one net train, and how the deepest ends."""
+    deepest = max(records, key=lambda record: record["depth"])
+    return {
+        "deepest_trained_layers": largest(where(records, trained=True), "depth", 0),
+        "shallowest_untrained_layers": least(where(records, trained=False), "depth"),
+        "diverged_nets": total(records, "diverged"),
+        "frozen_nets": total(records, "frozen"),
+        "least_gap_closed_percent": least(records, "gap_closed_percent"),
+        **{f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST},
+    }
+
+
+def _identity_decides(nets: dict[str, list[dict]], rules: dict) -> bool:
     """Whether nets with the identity train, with even gradients, and others do not."""
-    nets = _records_by_net(settings, records)
     identity = nets["identity"]
     return (
         _all_train(identity)
         and _no_deep_one_trains(nets["plain_near_zero"])
         and _no_deep_one_trains(nets["plain_standard"])
-        and _gradients_are_even(identity, settings["verdict"])
+        and _gradients_are_even(identity, rules)
         and _gradients_are_attenuated(nets["plain_near_zero"], identity)
     )
 
@@ -257,45 +281,27 @@ def _gradients_are_attenuated(plain: list[dict], identity: list[dict]) -> bool:
     )
 
 
-def _norms_times_depth(settings: dict, records: list[dict]) -> dict[float, list[float]]:
-    """l |||A||| of nets of order_from_depth layers or more, by l x rate.
+def _norm_metrics(identity: list[dict], rules: dict) -> dict:
+    """The range of l |||A||| at the end, of nets with the identity.
 
-    The first steps at a large rate move the weights further than they need to go. So l
-    |||A||| shows the effect of depth only among nets with the same l x rate, their
-    product's step size.
+    Its largest ratio compares nets with the same l x rate, their product's step size.
+    The first steps at a large rate move the weights further than they need to go, so
+    only among such nets does l |||A||| show the effect of depth.
     """
-    norms = collections.defaultdict(list)
-    for record in where(records, net="identity", diverged=False):
-        if record["depth"] >= settings["verdict"]["order_from_depth"]:
-            norms[record["rate_times_depth"]].append(record["norm"] * record["depth"])
-    return norms
-
-
-def _norm_metrics(norms_by_rate: dict[float, list[float]]) -> dict:
-    everywhere = [norm for norms in norms_by_rate.values() for norm in norms]
+    norms_by_rate = collections.defaultdict(list)
+    for record in where(identity, diverged=False):
+        if record["depth"] >= rules["order_from_depth"]:
+            norm_times_depth = record["norm"] * record["depth"]
+            norms_by_rate[record["rate_times_depth"]].append(norm_times_depth)
+    of_all = [norm for norms in norms_by_rate.values() for norm in norms]
     ratios = [
         max(norms) / min(norms) for norms in norms_by_rate.values() if len(norms) > 1
     ]
     return {
-        "identity_least_norm_times_depth": min(everywhere, default=None),
-        "identity_largest_norm_times_depth": max(everywhere, default=None),
+        "identity_least_norm_times_depth": min(of_all, default=None),
+        "identity_largest_norm_times_depth": max(of_all, default=None),
         "identity_norm_times_depth_ratio_at_equal_rates": max(ratios, default=None),
     }
-
-
-def _net_metrics(name: str, records: list[dict]) -> dict:
-    metrics = {
-        "deepest_trained_layers": largest(where(records, trained=True), "depth", 0),
-        "shallowest_untrained_layers": least(where(records, trained=False), "depth"),
-        "diverged_nets": total(records, "diverged"),
-        "frozen_nets": total(records, "frozen"),
-        "least_gap_closed_percent": least(records, "gap_closed_percent"),
-    }
-    deepest = max(records, key=lambda record: record["depth"])
-    metrics |= {
-        f"deepest_{measured}": deepest.get(measured) for measured in _OF_DEEPEST
-    }
-    return {f"{name}_{metric}": value for metric, value in metrics.items()}
 
 
 VERDICTS = {

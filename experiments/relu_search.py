@@ -114,31 +114,22 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     controls = where(records, measured="linear_control")
     points = _points(searches)
     proofs = _proofs(searches)
-    # A gradient in the maps counts as 0 by the tolerance of that in the weights.
-    at_rest = [
-        proof
-        for proof in proofs
-        if proof["functional_gradient"] <= settings["gradient_tolerance"]
-    ]
     metrics = {
-        "starts": len(points),
         **_endings(searches[0]["kind_names"], points),
         **_metrics_of_nets("without_biases", points, proofs, bias=False),
         **_metrics_of_nets("with_biases", points, proofs, bias=True),
         "distinct_proved_minima": _count_distinct(proofs),
         "worst_proved_risk_share": largest(proofs, "risk_share"),
-        "independent_features_bad": len(
-            _bad(_with_independent_features(settings, points))
-        ),
-        "least_functional_ratio_at_bad": _least_functional_ratio(searches),
-        "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
-        "proofs_with_a_functional_gradient": len(proofs) - len(at_rest),
+        **_metrics_of_bounds(settings, searches, points, proofs),
         **_control_metrics(controls),
     }
     has_enough_minima = (
         metrics["distinct_proved_minima"] >= settings["least_proved_minima"]
     )
-    is_as_proved = _is_as_proved(settings, metrics) and not at_rest
+    all_proofs_have_a_gradient = metrics["proofs_with_a_functional_gradient"] == len(
+        proofs
+    )
+    is_as_proved = _is_as_proved(settings, metrics) and all_proofs_have_a_gradient
     return run.Verdict(
         claim="nonlinear-away-from-origin",
         metrics=metrics,
@@ -147,28 +138,46 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _endings(kind_names: list[str], points: list[dict]) -> dict:
-    """How many searches ended at points of each kind."""
-    return {
+    """How many searches there were, and how many ended at points of each kind."""
+    endings = {
         f"ended_{kind.replace(' ', '_')}": len(where(points, kind=kind))
         for kind in kind_names
     }
+    return {"starts": len(points), **endings}
 
 
-def _with_independent_features(settings: dict, points: list[dict]) -> list[dict]:
-    return [
+def _metrics_of_bounds(
+    settings: dict, searches: list[dict], points: list[dict], proofs: list[dict]
+) -> dict:
+    """What bad points say of the bounds on the gradient in weights and in maps.
+
+    No bad point has independent features (N12). At every bad point the gradient in the
+    maps is at least its bound (N15), and at no proved minimum is it 0.
+    """
+    with_independent_features = [
         point
         for point in points
         if point["bound_coefficient"] > settings["independent_from"]
     ]
-
-
-def _least_functional_ratio(searches: list[dict]) -> float | None:
-    """The gradient in the maps over its bound, the least at any bad point."""
-    ratios = [record["least_functional_ratio"] for record in searches]
-    return min((ratio for ratio in ratios if ratio is not None), default=None)
+    ratios_at_bad = [record["least_functional_ratio"] for record in searches]
+    # A gradient in the maps counts as 0 by the tolerance of that in the weights.
+    with_a_gradient = [
+        proof
+        for proof in proofs
+        if proof["functional_gradient"] > settings["gradient_tolerance"]
+    ]
+    return {
+        "independent_features_bad": len(_bad(with_independent_features)),
+        "least_functional_ratio_at_bad": min(
+            (ratio for ratio in ratios_at_bad if ratio is not None), default=None
+        ),
+        "least_functional_ratio_at_proofs": least(proofs, "functional_ratio"),
+        "proofs_with_a_functional_gradient": len(with_a_gradient),
+    }
 
 
 def _control_metrics(controls: list[dict]) -> dict:
+    """The same search of linear nets."""
     return {
         "linear_starts": len(joined(controls, "risk_share")),
         "linear_critical_inside": total(controls, "critical_inside"),
@@ -217,7 +226,10 @@ def _bad(points: list[dict]) -> list[dict]:
 def _metrics_of_nets(
     suffix: str, points: list[dict], proofs: list[dict], *, bias: bool
 ) -> dict:
-    """Counts of points and proofs of nets with biases, or of those without."""
+    """Counts of points and proofs of nets with biases, or of those without.
+
+    The names of all metrics end with `suffix`.
+    """
     points = where(points, bias=bias)
     proofs = where(proofs, bias=bias)
     bad = _bad(points)

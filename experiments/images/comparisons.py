@@ -98,7 +98,7 @@ def _settings(
         keep_final_checkpoint=False,
         **train,
     )
-    # What `protocol.Part` sets is no setting.
+    # What `protocol.make_training` sets is no setting.
     common["optim"] = without(common["optim"], *protocol.SET_BY_THE_PROTOCOL)
     return {**common, **tuning, "arms": arms}
 
@@ -283,7 +283,7 @@ EXPERIMENT = run.TrainingExperiment(
     trials=trials,
     measure=protocol.measure,
     verdict=verdict,
-    build=protocol.Part.build,
+    build=protocol.build,
 )
 
 if __name__ == "__main__":

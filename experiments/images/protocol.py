@@ -106,15 +106,15 @@ def _net_of(model: dict, changes: dict) -> dict:
     return dict(changes) if "name" in changes else {**model, **changes}
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Part:
-    """A tuning trial or a final training; the subject of one trial.
+    """What is measured in one trial: a tuning trial or a final training.
 
     Attributes:
       arm: of the comparison.
       phase: `TUNING` or `FINAL`.
       tried_rate: the learning rate; None for that which the tuning trials choose.
-      groups: "data", "model", "optim" and "train".
+      groups: the settings "data", "model", "optim" and "train".
     """
 
     arm: str
@@ -123,14 +123,6 @@ class Part:
     groups: dict
     keeps_checkpoint = False
 
-    @classmethod
-    def build(cls, *, arm, phase, tried_rate, **groups) -> "Part":
-        """Raises ValueError or TypeError for settings that cannot be used."""
-        part = cls(arm, phase, tried_rate, groups)
-        if phase == FINAL:  # one of each arm is enough to find mistakes
-            part.training(LEARNING_RATES[0])
-        return part
-
     @property
     def fingerprint(self) -> dict:
         """That of the images, which must be the same in all processes."""
@@ -138,24 +130,47 @@ class Part:
 
         return load_data(self.groups["data"]).fingerprint
 
-    def training(self, rate: float) -> "Training":
-        """The training at this learning rate, with a schedule over its own length."""
-        from experiments.images.data import load_data
-        from experiments.images.train import Training
 
-        steps = self.groups["train"]["steps"]
-        optim = {
-            **self.groups["optim"],
+def build(*, arm: str, phase: str, tried_rate: float | None, **groups) -> Part:
+    """The part that a trial of `trials` or `final_trials` describes.
+
+    Raises:
+      ValueError or TypeError: settings cannot be used.
+    """
+    part = Part(arm, phase, tried_rate, groups)
+    if phase == FINAL:  # one of each arm is enough to find mistakes
+        make_training(part, LEARNING_RATES[0])
+    return part
+
+
+def make_training(part: Part, rate: float) -> "Training":
+    """The training of a part, with a schedule over its own length.
+
+    Args:
+      part: the settings; a tuning trial holds images out.
+      rate: the learning rate.
+    """
+    from experiments.images.data import load_data
+    from experiments.images.train import Training
+
+    data = part.groups["data"]
+    train = part.groups["train"]
+    images = load_data(data)
+    if part.phase == TUNING:
+        images = without_held_out(images, HELD_OUT_EXAMPLES[data["dataset"]])
+    return Training(
+        data=data,
+        model=part.groups["model"],
+        optim={
+            **part.groups["optim"],
             "learning_rate": rate,
             "schedule": "cosine",
             "boundary_steps": (),
-            "warmup_steps": steps // WARMUP_SHARE,
-        }
-        data = self.groups["data"]
-        images = load_data(data)
-        if self.phase == TUNING:
-            images = without_held_out(images, HELD_OUT_EXAMPLES[data["dataset"]])
-        return Training(**{**self.groups, "optim": optim}, images=images)
+            "warmup_steps": train["steps"] // WARMUP_SHARE,
+        },
+        train=train,
+        images=images,
+    )
 
 
 def without_held_out(images: "ImageData", count: int) -> "ImageData":
@@ -177,11 +192,10 @@ def without_held_out(images: "ImageData", count: int) -> "ImageData":
 
 def measure(part: Part, key, log) -> dict:
     """Trains; a final training without a rate has that which its trials chose."""
-    if part.tried_rate is None:
+    rate = part.tried_rate
+    if rate is None:
         rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
-    else:
-        rate = part.tried_rate
-    result = part.training(rate).run(key, log, keep_diverged=True)
+    result = make_training(part, rate).run(key, log, keep_diverged=True)
     if part.phase == TUNING:  # what was scored is not the test set
         result = {
             name.replace("test_", "held_out_"): value for name, value in result.items()

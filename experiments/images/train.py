@@ -33,6 +33,7 @@ from identity_matters.train import (
     step,
     trained_net,
 )
+from identity_matters.train.intervals import Intervals
 
 # The paper's second error for ImageNet is top-5; it says little where classes are few.
 TOP_K = 5
@@ -94,11 +95,10 @@ def _make_net(model: dict, num_classes: int, image_shape: tuple) -> _Net:
     _require_settings_of_net(model)
     net = nets.make_net(num_classes=num_classes, axis_name=step.AXIS_NAME, **model)
     shapes = nets.variable_shapes(net, image_shape)
-    images = jax.ShapeDtypeStruct((1, *image_shape), "float32")
     forward_flops = flops.count_flops(
         lambda variables, x: nets.apply_net(net, variables, x, train=False)[0],
         shapes,
-        images,
+        jax.ShapeDtypeStruct((1, *image_shape), "float32"),
     )
     parameters = flops.count_parameters(shapes["params"])
     return _Net(net, parameters, forward_flops)
@@ -115,6 +115,73 @@ def _require_settings_of_net(model: dict) -> None:
         raise ValueError(
             f"model.{min(unknown)} is no setting of the net {model['name']}"
         )
+
+
+class _Plan(NamedTuple):
+    """All of a training but its images.
+
+    Attributes:
+      num_classes: of the data set.
+      image_shape: (h, w, c).
+      sized_net: the net, and how large it is.
+      optimizer: of the parameters.
+      learning_rate: of each step.
+      devices: those that share a step.
+      intervals: how long it is, and how often it logs, evaluates and saves.
+    """
+
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    sized_net: _Net
+    optimizer: optax.GradientTransformation
+    learning_rate: optax.Schedule
+    devices: Sequence[jax.Device]
+    intervals: Intervals
+
+
+def _make_plan(
+    *,
+    data: dict,
+    model: dict,
+    optim: dict,
+    train: dict,
+    devices: Sequence[jax.Device] | None,
+) -> _Plan:
+    """What the settings describe, apart from images.
+
+    Args:
+      data, model, optim, train: the groups of settings.
+      devices: by default those that the settings ask for.
+    Raises:
+      ValueError: a setting is invalid, or the net cannot take images of this shape.
+    """
+    num_classes, image_shape = classes_and_shape(data)
+    sized_net = _make_net(model, num_classes, image_shape)
+    optimizer, learning_rate = make_optimizer(steps=train["steps"], **optim)
+    if devices is None:
+        devices = parallel.pick_devices(train["devices"], train["batch_examples"])
+    intervals = make_intervals(
+        train, steps_per_dispatch=_steps_per_dispatch(data, train, devices)
+    )
+    return _Plan(
+        num_classes=num_classes,
+        image_shape=image_shape,
+        sized_net=sized_net,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        devices=devices,
+        intervals=intervals,
+    )
+
+
+def _steps_per_dispatch(data: dict, train: dict, devices: Sequence[jax.Device]) -> int:
+    """The setting; where that is 0, many for images in an accelerator's memory."""
+    if train["steps_per_dispatch"]:
+        return train["steps_per_dispatch"]
+    is_streamed = data["dataset"] == imagenet.NAME
+    if is_streamed or devices[0].platform == "cpu":
+        return 1
+    return ACCELERATOR_STEPS_PER_DISPATCH
 
 
 class Training(DeviceTraining):
@@ -143,20 +210,24 @@ class Training(DeviceTraining):
         images: ImageData | None = None,
         **labels,
     ):
-        self.dataset = data["dataset"]
-        self.num_classes, image_shape = classes_and_shape(data)
-        self.net, self.parameters, forward_flops = _make_net(
-            model, self.num_classes, image_shape
+        # Reading the images takes longest: what does not need them is checked before.
+        plan = _make_plan(
+            data=data, model=model, optim=optim, train=train, devices=devices
         )
-        optimizer, learning_rate = make_optimizer(steps=train["steps"], **optim)
-        if devices is None:
-            devices = parallel.pick_devices(train["devices"], train["batch_examples"])
-        intervals = make_intervals(
-            train, steps_per_dispatch=_steps_per_dispatch(data, train, devices)
-        )
-        # After all other checks: reading the images takes longest.
         if images is None:
             images = load_data(data)
+        task = _make_task(plan, images)
+        steps_on_devices = parallel.ParallelSteps(
+            task,
+            devices=plan.devices,
+            batch_examples=train["batch_examples"],
+            evaluation_batch_examples=train["evaluation_batch_examples"],
+        )
+        super().__init__(task, steps_on_devices, plan.intervals)
+        self.dataset = data["dataset"]
+        self.num_classes = plan.num_classes
+        self.net = plan.sized_net.net
+        self.parameters = plan.sized_net.parameters
         self.fingerprint = images.fingerprint
         self.preprocessing = images.preprocessing
         self.keeps_checkpoint = train["keep_final_checkpoint"]
@@ -167,22 +238,6 @@ class Training(DeviceTraining):
             "optim": optim,
             "train": train,
         }
-        task = _make_task(
-            self.net,
-            images,
-            image_shape=image_shape,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            forward_flops=forward_flops,
-            top_k=TOP_K if self.num_classes >= LEAST_CLASSES_FOR_TOP_K else 0,
-        )
-        steps_on_devices = parallel.ParallelSteps(
-            task,
-            devices=devices,
-            batch_examples=train["batch_examples"],
-            evaluation_batch_examples=train["evaluation_batch_examples"],
-        )
-        super().__init__(task, steps_on_devices, intervals)
 
     @property
     def flops(self) -> float:
@@ -243,38 +298,22 @@ class Training(DeviceTraining):
         )
 
 
-def _make_task(
-    net: nets.base.Net,
-    images: ImageData,
-    *,
-    image_shape: tuple,
-    optimizer: optax.GradientTransformation,
-    learning_rate: optax.Schedule,
-    forward_flops: int,
-    top_k: int,
-) -> step.Task:
+def _make_task(plan: _Plan, images: ImageData) -> step.Task:
     """What is trained, and on which examples."""
+    net = plan.sized_net.net
+    forward_flops = plan.sized_net.forward_flops
+    is_top_k_scored = plan.num_classes >= LEAST_CLASSES_FOR_TOP_K
     return step.Task(
-        init=functools.partial(nets.init_variables, net, image_shape=image_shape),
+        init=functools.partial(nets.init_variables, net, image_shape=plan.image_shape),
         apply=functools.partial(nets.apply_net, net),
         train_input=images.preprocessing.train_input,
         eval_input=images.preprocessing.eval_input,
         data=images.examples,
-        optimizer=optimizer,
-        schedule=learning_rate,
+        optimizer=plan.optimizer,
+        schedule=plan.learning_rate,
         flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops,
-        top_k=top_k,
+        top_k=TOP_K if is_top_k_scored else 0,
     )
-
-
-def _steps_per_dispatch(data: dict, train: dict, devices: Sequence[jax.Device]) -> int:
-    """The setting; where that is 0, many for images in an accelerator's memory."""
-    if train["steps_per_dispatch"]:
-        return train["steps_per_dispatch"]
-    is_streamed = data["dataset"] == imagenet.NAME
-    if is_streamed or devices[0].platform == "cpu":
-        return 1
-    return ACCELERATOR_STEPS_PER_DISPATCH
 
 
 def load(run_dir: str, trial: int = 0) -> tuple[Training, trained_net.TrainedNet]:

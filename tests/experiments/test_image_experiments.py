@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.images import cifar, comparisons, imagenet, train
+from experiments.images import cifar, comparisons, imagenet, protocol, train
 from experiments.run import RESULT
 from experiments.run.endings import Stop
 from experiments.run.training_log import TrainingLog
@@ -106,7 +106,8 @@ def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
         trial[group][setting] = value
     training = module.EXPERIMENT.build(**trial)
     if module is comparisons:
-        training = training.training(changes["optim.learning_rate"])
+        rate = changes["optim.learning_rate"]
+        training = protocol.make_training(training, rate)
     log = TrainingLog(Run(tmp_path), Stop())
     with log.trial(0, 1):
         result = training.run(jax.random.key(0), log)
