@@ -86,6 +86,7 @@ def _build(
     points_seed: int,
     tile_points: int,
 ) -> _Built:
+    """The network for one n, which all of its slices in this process share."""
     rng = np.random.default_rng([points_seed, examples])
     x = rng.standard_normal((examples, features), np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)

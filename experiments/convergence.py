@@ -85,6 +85,11 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def _inside(settings: dict, records: list[dict]) -> run.Verdict:
+    """Every certified problem stays in the ball and falls as fast as is promised.
+
+    Beyond the certificate nothing is promised. There the metrics say how often descent
+    converges.
+    """
     certified = where(records, question="certified")
     beyond = where(records, question="beyond")
     converged = np.mean([record["converged_percent"] for record in beyond], axis=0)
@@ -103,6 +108,11 @@ def _inside(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _escape(settings: dict, records: list[dict]) -> run.Verdict:
+    """The predicted times are as measured up to a factor, and no start stays.
+
+    The metrics "median_updates_..." are medians of what is predicted, also for starts
+    that are not run because they would need too many updates.
+    """
     by_noise = [
         {**record, **entry} for record in records for entry in record["by_noise"]
     ]

@@ -79,7 +79,8 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def _critical_points(settings: dict, records: list[dict]) -> run.Verdict:
-    # The last point of each trial is A_i = -I.
+    """No critical point inside the ball is not optimal, and enough lie there."""
+    # The last point of each trial started at A_i = -I, the zero map; it counts apart.
     names = ("norms", "relative_excess", "gradient_norms")
     points = [{name: record[name][:-1] for name in names} for record in records]
     at_minus_identity = [
@@ -109,6 +110,7 @@ def _critical_points(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _hessian(settings: dict, records: list[dict]) -> run.Verdict:
+    """What is claimed to be 0 is exactly 0; what is claimed to be positive is not."""
     nets = [
         {**net, "depth": record["depth"]}
         for record in records
@@ -145,6 +147,7 @@ def _hessian(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _negative_determinant(settings: dict, records: list[dict]) -> run.Verdict:
+    """No gradient in a ball is below the floor of that ball."""
     balls = sum(len(record["taus"]) * record["problems"] for record in records)
     scalar = where(records, width=1)
     metrics = {

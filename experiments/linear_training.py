@@ -116,6 +116,10 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def _depth_trials(settings: dict) -> Iterator[dict]:
+    """Each problem at each depth with each network, and how its weights start.
+
+    Scaled networks start from weights of deviation 1 / sqrt(d), the others near zero.
+    """
     problems = zip(
         settings["problem_seeds"],
         settings["gammas"],
@@ -179,6 +183,7 @@ class _Case(NamedTuple):
 
 
 def _stuck_cases(targets: dict[str, np.ndarray], settings: dict) -> list[_Case]:
+    """Each target from zero; those that stall also from the starts that should help."""
     repeats = settings["repeats"]
     cases = [_Case(name, "zero", len(R), 1) for name, R in targets.items()]
     for target in (PLANE, NEGATIVE):
@@ -194,6 +199,7 @@ def _stuck_cases(targets: dict[str, np.ndarray], settings: dict) -> list[_Case]:
 
 
 def _noise_trials(settings: dict) -> list[dict]:
+    """Each target that stalls at each depth."""
     targets = [
         (name, np.diag(settings[f"{name}_diagonal"]).tolist())
         for name in (NEGATIVE, PLANE)

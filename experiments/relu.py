@@ -144,6 +144,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """A counterexample: the gradient is 0 where f is not, and f falls as N2 says."""
     nets = where(records, measured="at_origin")
     predicted = joined(nets, "escape_curvature")
     curvature_errors = np.abs(joined(nets, "measured_curvature") / predicted - 1)
@@ -167,6 +168,10 @@ def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _dead_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """A counterexample: Gaussian nets are dead, as often as N7 says.
+
+    Without negative biases none is, as 0 is inside the hull of the examples (N8).
+    """
     gaussian = where(records, law="gaussian")
     others = [record for record in records if record["law"] != "gaussian"]
     deviations = [_deviations_from_the_formula(record) for record in gaussian]
@@ -197,6 +202,7 @@ def _deviations_from_the_formula(record: dict) -> float:
 
 
 def _ratio_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """The bound of N12 is never exceeded and holds with equality somewhere."""
     tight_ratios = [
         ratio
         for record in records
@@ -218,6 +224,7 @@ def _ratio_verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
+    """Descent from zero never moves; at the largest width nearly all others halve f."""
     by_scale = rows_of(records, "width scale=scales halved_share largest_travelled")
     starts = rows_of(records, "width scale=scales final_risk_share stalled")
     from_zero = where(by_scale, scale=0)

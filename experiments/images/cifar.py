@@ -59,7 +59,7 @@ OTHER_VARIANTS = {
 }
 
 # What to train where there is no accelerator.
-ON_A_CPU = "--config=:cifar10/small takes about 3 on two cores"
+ON_A_CPU = "--config=:cifar10/small takes about 3 hours on two cores"
 
 _SMALL = {"blocks_per_stage": (3, 3, 3), "widths": (32, 64, 128)}
 _SCALED = {**_SMALL, "initial_scale": 16.0}

@@ -218,8 +218,8 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     arms = protocol.finals(records)
     metrics = protocol.metrics_of(records)
     if question in ("identity", "two_depths"):
-        least_failed, outcome = judge_identity(arms, TRAINED_PERCENT[dataset])
-        return run.Verdict("identity-needed", {**metrics, **least_failed}, outcome)
+        first_failed, outcome = judge_identity(arms, TRAINED_PERCENT[dataset])
+        return run.Verdict("identity-needed", {**metrics, **first_failed}, outcome)
     claim, judge = _JUDGES[question]
     return run.Verdict(claim, metrics, judge(arms))
 

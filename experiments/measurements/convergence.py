@@ -34,12 +34,16 @@ def build(**trial) -> types.SimpleNamespace:
     else:
         identity = np.eye(trial["width"])
         convergence.will_converge(identity, identity, trial["depth"])
-    shares = trial.get("shares", (0.5, 0.5))
+    if "shares" in trial:
+        _check_shares(trial["shares"])
+    return types.SimpleNamespace(**trial)
+
+
+def _check_shares(shares: tuple[float, ...]) -> None:
     if len(shares) != 2 or not 0 < shares[0] <= shares[1] < 1:
         raise ValueError(
             f"shares must be (low, high), 0 < low <= high < 1, got {shares}"
         )
-    return types.SimpleNamespace(**trial)
 
 
 class SecondMoment(NamedTuple):
@@ -178,13 +182,13 @@ def _descend(
       depth: l.
       updates: of each.
     """
-    end = _descent(R, Sigma, learning_rates, factors, depth, updates)
+    end = _descend_one(R, Sigma, learning_rates, factors, depth, updates)
     return _End(*map(np.asarray, end))
 
 
 @functools.partial(jax.jit, static_argnames=("depth", "updates"))
 @functools.partial(jax.vmap, in_axes=(0, 0, 0, 0, None, None))
-def _descent(R, Sigma, learning_rate, factor, depth, updates) -> tuple:
+def _descend_one(R, Sigma, learning_rate, factor, depth, updates) -> tuple:
     """The fields of `_End` for one problem."""
     evaluate = functools.partial(model.excess_risk_and_gradient, R=R, Sigma=Sigma)
     zero = jnp.zeros((depth, *R.shape))

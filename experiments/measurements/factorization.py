@@ -1,6 +1,5 @@
 """Factorizations of a target at several depths, and lower bounds on their norms."""
 
-import functools
 import math
 import pathlib
 import types
@@ -109,10 +108,7 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
     gamma = target.gamma
     errors, norms = _factorize_by_all(R, depth, trial)
     best = min(norms, key=norms.__getitem__)
-    lower_bound = functools.partial(
-        linear.norm_lower_bound, R, depth, ascents=trial.ascents
-    )
-    lower = lower_bound()
+    lower_bound = linear.norm_lower_bound(R, depth, ascents=trial.ascents)
     row = {
         "depth": depth,
         "relative_product_errors": errors,
@@ -121,18 +117,20 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
         "bound_v3": paper.theorem_2_1_bound_v3(gamma, depth),
         "bound_iclr2017": paper.theorem_2_1_bound_iclr2017(gamma, depth),
         "bound_polar": linear.polar_bound(gamma, depth),
-        "lower_bound": lower,
+        "lower_bound": lower_bound,
     }
     if "path" in norms:
         # The bound without half turns, where factorizations
         # are good enough for it to differ visibly.
-        row["vector_lower_bound"] = lower_bound(half_turns=False)
+        row["vector_lower_bound"] = linear.norm_lower_bound(
+            R, depth, ascents=trial.ascents, half_turns=False
+        )
     return {
         **row,
         "best_method": best,
         # If the lower bound is only |||A||| >= 1, the ratio to it says nothing.
-        "lower_bound_is_1": depth > 1 and lower == 1.0,
-        "best_over_lower_bound": norms[best] / lower if lower > 0 else 1.0,
+        "lower_bound_is_1": depth > 1 and lower_bound == 1.0,
+        "best_over_lower_bound": norms[best] / lower_bound if lower_bound > 0 else 1.0,
     }
 
 

@@ -58,6 +58,10 @@ def exact_counterexamples(trial, _key) -> dict:
 
 
 def _smallest_counterexample(trial, max_sigma: int) -> dict | None:
+    """The first scalar point where the form fails, and both sides there in float64.
+
+    None if there is none up to the trial's limits. Exact numbers are kept as text.
+    """
     point = gradient_attacks.smallest_scalar_counterexample(
         trial.form,
         max_depth=trial.max_depth,

@@ -35,14 +35,17 @@ def build(**trial) -> types.SimpleNamespace:
 
 
 def from_many_starts(trial, key) -> dict:
-    """Where searches for critical points end from random starts of given |||A|||."""
+    """Where searches for critical points end from random starts of given |||A|||.
+
+    The last entry of every list is of the start at the zero map.
+    """
     rng = generator(key)
     target_sizes, start_norms = _start_grid(trial)
     count = len(target_sizes)
-    A = random_ball.layers(
-        rng, "boundary", np.full(count, 0.5), trial.depth, trial.width
-    )
-    A *= (2 * start_norms)[:, None, None, None]
+    # Drawn in the middle of the ball and then scaled, as some starts are outside it.
+    half = np.full(count, 0.5)
+    A = random_ball.layers(rng, "boundary", half, trial.depth, trial.width)
+    A *= (start_norms / half)[:, None, None, None]
     R = random_targets.exponential_targets(rng, target_sizes, trial.width)
     Sigma = random_matrices.second_moments(rng, count, trial.width, **trial.data)
     # The last start is A_i = -I, the zero map,

@@ -54,7 +54,9 @@ class Training(DeviceTraining):
         devices = devices or parallel.pick_devices(
             train["devices"], self.batch_examples
         )
-        super().__init__(task, self._steps_on(task, devices), make_intervals(train))
+        super().__init__(
+            task, self._parallel_steps(task, devices), make_intervals(train)
+        )
 
     def _task(self) -> step.Task:
         """Regression on samples that the devices draw, at a constant rate."""
@@ -82,9 +84,9 @@ class Training(DeviceTraining):
 
     def steps_on(self, devices: list) -> parallel.ParallelSteps:
         """The steps of the task on other devices."""
-        return self._steps_on(self.task, devices)
+        return self._parallel_steps(self.task, devices)
 
-    def _steps_on(self, task: step.Task, devices: list) -> parallel.ParallelSteps:
+    def _parallel_steps(self, task: step.Task, devices: list) -> parallel.ParallelSteps:
         return parallel.ParallelSteps(
             task,
             devices=devices,

@@ -70,6 +70,7 @@ def build(**trial) -> SimpleNamespace:
 
 
 def _check_choices(trial: dict) -> None:
+    """ValueError for a setting that is none of its choices."""
     choices = {
         "labels": LABELS,
         "precision": PRECISIONS,
@@ -84,6 +85,7 @@ def _check_choices(trial: dict) -> None:
 
 
 def _check_data(trial: dict) -> None:
+    """ValueError if the data are not prepared, or synthetic points cannot be drawn."""
     dataset = trial.get("dataset", "synthetic")
     if dataset != "synthetic":
         datasets.require_prepared(

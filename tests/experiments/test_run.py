@@ -317,7 +317,7 @@ run.main(cifar.EXPERIMENT)
     )
     # 9.09e16 operations; a core does between 10 and 300 billion a second.
     assert 9.09e16 / 3600 / 300e9 / 64 < float(hours[1]) < 9.09e16 / 3600 / 1e9
-    assert first.endswith("; --config=:cifar10/small takes about 3 on two cores")
+    assert first.endswith("; --config=:cifar10/small takes about 3 hours on two cores")
     assert second.startswith("writing ")
 
 
