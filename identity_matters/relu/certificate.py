@@ -1,9 +1,25 @@
 """Proves by computer that a bad local minimum lies near a point found by a search.
 
 It works for any depth and leaves out strictly dead units, on whose weights f does not
-depend nearby. Steps and symbols are those of N10 and N11 in docs/theory/relu.md. All
-inequalities are checked in rational arithmetic on the floats as stored, so no rounding
-enters the proof.
+depend nearby. All inequalities are checked in rational arithmetic on the floats as
+stored, so no rounding enters the proof.
+
+The argument (N10; docs/theory/relu.md has the details):
+
+* Let theta_0 be the candidate's live weights. While no unit reaches a kink, f is a
+  polynomial. It does not change if a unit's v is divided and its w multiplied by the
+  same number. So the Hessian H is singular along these orbits, whose tangents at
+  theta_0 are the columns of T.
+* ``F(theta) = grad f(theta) + T T^T (theta - theta_0)`` has a regular derivative,
+  ``H + T T^T``. By (1), Newton's method for F contracts the ball of radius rho about
+  theta_0, so F has a zero theta* in it.
+* By (2), no orbit turns away from its T_c within the ball. The gradient is orthogonal
+  to the orbits, so the second part of F is 0 at theta*, and ``grad f(theta*) = 0``.
+* By (3), no unit reaches its kink within the ball: f is that polynomial there.
+* By (4), the Hessian at theta* is positive across the orbits. So theta* is a minimum.
+
+It is bad, and in the ball |||theta||| < 1, if its risk is positive where a teacher that
+fits into the net has risk 0, and both norms are below 1 (N11).
 """
 
 import math
@@ -159,7 +175,8 @@ def _checked_problem(problem: Problem, dimension: int) -> Problem:
 
 
 def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
-    """N10 and N11, step by step, for arguments that fit together."""
+    """The proof, step by step, for arguments that fit together; a step may fail."""
+    # theta_0: its inputs z, residuals r, and live units. These have the weights.
     z = exact(origin.unit_inputs(problem, bias=candidate.s is not None))
     B = exact(problem.B)
     added, blocks = forward_pass(candidate, z)
@@ -168,12 +185,11 @@ def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     live = _live_units(blocks)
     gradient, hessian = system(live, B, r)
     tangents, T = _orbits(live)
-    # F(theta) = grad f(theta) + T T^T (theta - theta_0)
-    derivative = hessian + T @ T.T
+    derivative = hessian + T @ T.T  # F'(theta_0)
 
     newton = _newton(gradient, derivative)
     rho = newton.radius
-    # From here on, bounds that hold within rho of theta_0.
+    # From here on, what holds within rho of theta_0, where theta* will be.
     around = _bounds_around(live, rho, z=z, B=B, r=r)
     _require_contraction(newton, around.third)
     _require_transversal(tangents, T, rho)
@@ -227,11 +243,19 @@ def _orbits(live: list[Block]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Newton(NamedTuple):
-    """Y, Z and ``||C||`` of N10, rounded up; C inverts F'(theta_0) in floats."""
+    """Newton's method for F at theta_0, with C, the inverse of F'(theta_0) in floats.
 
-    step: Fraction  # Y
-    defect: Fraction  # Z
-    inverse_norm: Fraction  # ||C||
+    All are rounded up.
+
+    Attributes:
+      step: Y = ``||C F(theta_0)||``, the length of the first step.
+      defect: Z = ``||I - C F'(theta_0)||``, how far C is from the inverse.
+      inverse_norm: ``||C||``.
+    """
+
+    step: Fraction
+    defect: Fraction
+    inverse_norm: Fraction
 
     @property
     def radius(self) -> Fraction:
@@ -240,7 +264,7 @@ class _Newton(NamedTuple):
 
 
 def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
-    """One Newton step from theta_0 for F, whose value there is `gradient`."""
+    """Newton's method for F, whose value at theta_0 is `gradient`."""
     rounded = derivative.astype(np.float64)
     spectrum = np.linalg.eigvalsh(rounded)
     # A flat direction that is no rescaling:
@@ -268,9 +292,10 @@ class _Around(NamedTuple):
     """Bounds within rho of theta_0, rounded up.
 
     Attributes:
-      moves: f[n], |z_i| D_1 rho: how far the inputs of later blocks move.
-      changes: f[n], b_i D_1 rho: how far the residuals move.
-      third: L, of the third derivative of f along a line.
+      moves: f[n]: how far the inputs of later blocks move on each example.
+      changes: f[n]: how far the residuals move.
+      third: L, a bound on the third derivative of f along a line. H moves by at most
+        L rho.
     """
 
     moves: np.ndarray
@@ -281,17 +306,19 @@ class _Around(NamedTuple):
 def _bounds_around(
     live: list[Block], rho: Fraction, *, z: np.ndarray, B: np.ndarray, r: np.ndarray
 ) -> _Around:
-    """The constants of N10 within rho of theta_0.
+    """Bounds from those on the derivatives of the outputs, by the product rule.
 
     z, f[n, width_z], and r, f[n, d_out], are the inputs and the residuals at theta_0.
+    The first three derivatives of r_i along a line are at most b_i D_1, b_i D_2 and
+    b_i D_3, with ``b_i = ||B|| |z_i|``. So that of ``f = 1/n sum_i |r_i|^2`` is at most
+
+        L = 2/n sum_i (3 b_i^2 D_1 D_2 + (|r_i| + b_i D_1 rho) b_i D_3).
     """
-    # P = |theta_0| + rho
     P = norm(np.concatenate([_weights(block) for block in live])) + rho
     D_1, D_2, D_3 = _output_rates(live, P, rho)
     z_norms = row_norms(z)
     b = norm(B) * z_norms
     changes = b * D_1 * rho
-    # L = 2/n sum_i (3 b_i^2 D_1 D_2 + (|r_i| + b_i D_1 rho) b_i D_3)
     largest_residuals = row_norms(r) + changes
     terms = 3 * (b * D_1) * (b * D_2) + largest_residuals * (b * D_3)
     return _Around(
@@ -307,7 +334,11 @@ def _weights(block: Block) -> np.ndarray:
 
 
 def _require_contraction(newton: _Newton, third: Fraction) -> None:
-    """(1) of N10: ``theta - C F(theta)`` maps the ball into itself and contracts it."""
+    """(1): ``theta - C F(theta)`` maps the ball into itself and contracts it.
+
+    Its derivative ``I - C F'(theta)`` is at most ``Z + ||C|| L rho`` in the ball, so it
+    is enough that this rate is below 1 and ``Y + rate rho <= rho``.
+    """
     rho = newton.radius
     rate = newton.defect + newton.inverse_norm * third * rho
     contracts = newton.step + rate * rho <= rho and rate < 1
@@ -315,16 +346,21 @@ def _require_contraction(newton: _Newton, third: Fraction) -> None:
 
 
 def _require_transversal(tangents: np.ndarray, T: np.ndarray, rho: Fraction) -> None:
-    """(2) of N10: within the ball every orbit crosses the complement of T."""
+    """(2): ``t_c . T_c > 0`` for every orbit c at every point of the ball.
+
+    The tangent ``t_c = (v, -w)`` of an orbit moves by at most rho. T_c is the unit
+    vector along it at theta_0.
+    """
     along = (tangents * T).sum(axis=0) - rho * row_norms(T.T)
     _require(min(along) > 0, "a unit is too short", min(along), 0)
 
 
 def _curvature(derivative: np.ndarray, third_times_radius: Fraction) -> Fraction:
-    """(4) of N10, and more: a bound below all eigenvalues of H + T T^T at theta*.
+    """(4), and more: a bound below all eigenvalues of H + T T^T at theta*.
 
-    H moves by at most L rho, and what is left after half the least eigenvalue is
-    definite, too.
+    H moves by at most L rho, so it is enough that ``H + T T^T - L rho I`` is definite
+    at theta_0. It is so even after half the least eigenvalue is taken off, which is the
+    bound.
     """
     least = np.linalg.eigvalsh(derivative.astype(np.float64))[0]
     curvature = Fraction(float(least)) / 2
@@ -342,9 +378,10 @@ class _RiskInterval(NamedTuple):
 
 
 def _risk_interval(r: np.ndarray, changes: np.ndarray) -> _RiskInterval:
-    """N11, from the residuals r, f[n, d_out], at theta_0, and how far they move, f[n].
+    """Bounds on ``f = 1/n sum_i |r_i|^2`` at theta*; the lower one must be positive.
 
-    The lower bound must be positive.
+    r, f[n, d_out], are the residuals at theta_0, and `changes`, f[n], how far each of
+    them moves at most (N11).
     """
     r_norms = row_norms(r)
     below = ((r**2).sum() - (2 * r_norms * changes).sum()) / len(r)
@@ -361,7 +398,10 @@ class _Norms(NamedTuple):
 
 
 def _norms_inside(candidate: Blocks, teacher: Blocks, rho: Fraction) -> _Norms:
-    """The norms at theta* and of the teacher, which must be below 1 (N11)."""
+    """The norms at theta* and of the teacher, which must be below 1 (N11).
+
+    A block's norm moves by at most rho.
+    """
     norms = _Norms(
         candidate=_largest_norm(candidate) + rho, teacher=_largest_norm(teacher)
     )
@@ -373,12 +413,15 @@ def _norms_inside(candidate: Blocks, teacher: Blocks, rho: Fraction) -> _Norms:
 def _output_rates(
     live: list[Block], P: Fraction, rho: Fraction
 ) -> tuple[Fraction, Fraction, Fraction]:
-    """D_1, D_2 and D_3 of N10; times |z_i| they bound derivatives of the outputs.
+    """D_1, D_2 and D_3; times |z_i| they bound three derivatives of the outputs.
 
-    P bounds the norm of all live weights.
+    Along a line of unit speed t, the output on example i is a polynomial in t. Its
+    coefficients are at most |z_i| times those of ``prod_j (1 + v_j(t) w_j(t))``, with
+    the norms of V_j and W_j. A derivative differentiates one, two or three of the q
+    factors; c_j bounds a factor within the ball, and P the norm of all live weights
+    (N10, "the third derivative").
     """
     q = len(live)
-    # c_j = 1 + (||V_j|| + rho) (||W_j|| + rho)
     c = [1 + (norm(block.V) + rho) * (norm(block.W) + rho) for block in live]
     kappa = math.prod(c) / min(c)
     # Maclaurin's inequalities for sums over pairs and triples of blocks.
@@ -391,15 +434,16 @@ def _output_rates(
 
 
 def _kink_distance(blocks: list[Block], moves: np.ndarray) -> Fraction:
-    """(3) of N10: the least distance of a live unit from its kink, over ||z|| there.
+    """(3): the least distance of a live unit from its kink, over ||z|| there.
 
-    It is taken over all examples. Dead units must stay dead. The inputs of the blocks
-    above the first live one move by at most `moves`, f[n]: mu_{j,i}.
+    It is taken over all examples. A weight may move by less than that without a
+    pre-activation ``w . z`` becoming 0. Dead units must stay dead. The inputs of the
+    blocks above the first one with live units move by mu, at most `moves`, f[n].
     """
     mu = 0 * moves
     distances = []
     for block in blocks:
-        # |w| mu_{j,i}: how far a pre-activation moves with its input.
+        # |w| mu: how far a pre-activation moves with its input.
         reach = np.outer(mu, row_norms(block.W))
         if not block.alive.all():
             highest = (block.pre + reach)[:, ~block.alive].max()
