@@ -65,6 +65,7 @@ _SETTINGS = {
     # top-5 error. Generated images of ten classes, 64 pixels, a small net of the same
     # blocks. One core: 15 s.
     # Expected: a top-1 error below 10 %; chance is 90 %.
+    # Groups without names: else --help would look for comments here, not in `settings`.
     "miniature/all_conv_residual": settings.make_settings(
         "reduced",
         {

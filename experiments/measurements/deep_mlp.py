@@ -76,10 +76,24 @@ def linear_optimum(x, labels, num_classes: int) -> tuple[float, float]:
     return float(loss), float(100 * error)
 
 
+class Untrained(NamedTuple):
+    """A training without its weights.
+
+    Attributes:
+      split: the examples.
+      net: the perceptron.
+      settings: the group `train`, and "layer_points".
+    """
+
+    split: Split
+    net: mlp.Mlp
+    settings: dict
+
+
 def build(
     *, net: str, depth: int, layer_points: int, data: dict, model: dict, train: dict
-):
-    """A function that makes the `Training` of a trial, which only needs a key.
+) -> Untrained:
+    """What is trained in a trial; its weights come with the key.
 
     Raises:
       ValueError: a setting cannot be used.
@@ -97,13 +111,12 @@ def build(
             f" the inputs, got {model['width']}; or leave 2 out of depths"
         )
     perceptron = mlp.Mlp(num_classes=split.num_classes, **model)
-    settings = {**train, "layer_points": layer_points}
-    return functools.partial(Training, split, perceptron, settings)
+    return Untrained(split, perceptron, {**train, "layer_points": layer_points})
 
 
 @functools.cache
-def _descent(step_count: int, momentum: float) -> optax.GradientTransformation:
-    # The schedule starts at 1; `_step` multiplies
+def _optimizer(step_count: int, momentum: float) -> optax.GradientTransformation:
+    # The schedule starts at 1; `_update` multiplies
     # by the rate, so all rates share one program.
     return optax.sgd(optax.cosine_decay_schedule(1.0, step_count), momentum)
 
@@ -117,9 +130,9 @@ def _forward(dtype: str, state: dict, x, labels):
 
 # Compiled once per depth: all that distinguishes nets of one depth is in the state.
 @functools.partial(
-    jax.jit, static_argnames=("descent", "dtype"), donate_argnames="state"
+    jax.jit, static_argnames=("optimizer", "dtype"), donate_argnames="state"
 )
-def _step(descent, dtype: str, state: dict, rate, x, labels):
+def _update(optimizer, dtype: str, state: dict, rate, x, labels):
     """One update: (new state, mean loss of the batch, norm of its gradient)."""
 
     def loss_of(params):
@@ -127,7 +140,7 @@ def _step(descent, dtype: str, state: dict, rate, x, labels):
         return jnp.mean(losses)
 
     loss, gradient = jax.value_and_grad(loss_of)(state["params"])
-    updates, opt_state = descent.update(gradient, state["opt_state"])
+    updates, opt_state = optimizer.update(gradient, state["opt_state"])
     updates = jax.tree.map(lambda update: rate * update, updates)
     params = optax.apply_updates(state["params"], updates)
     new_state = {**state, "params": params, "opt_state": opt_state}
@@ -145,9 +158,7 @@ class Training:
     """A net to train at any rate, always from the same weights, on the same batches.
 
     Args:
-      split: the examples.
-      net: the perceptron.
-      settings: the group `train`, and "layer_points".
+      split, net, settings: see `Untrained`.
       key: of the trial.
     Attributes:
       variables: the initial weights.
@@ -159,7 +170,7 @@ class Training:
         self.net = net
         self.settings = settings
         init_key, order_key = jax.random.split(key)
-        self._descent = _descent(settings["step_count"], settings["momentum"])
+        self._optimizer = _optimizer(settings["step_count"], settings["momentum"])
         self.variables = jax.device_get(
             nets.init_variables(net, init_key, split.x.shape[1:])
         )
@@ -172,17 +183,18 @@ class Training:
         )
 
     def start(self) -> dict:
-        """The state before the first update: copies, as `_step` donates its buffers."""
+        """The state before the first update: copies, as `_update` donates its state."""
         copies = {
             name: jax.tree.map(jnp.array, self.variables[name])
             for name in ("params", "fixed")
         }
-        return {**copies, "opt_state": self._descent.init(copies["params"])}
+        return {**copies, "opt_state": self._optimizer.init(copies["params"])}
 
     def _step(self, state: dict, rate: float, step: int):
+        """`_update` on the batch of this step."""
         indices = self.indices[step]
-        return _step(
-            self._descent,
+        return _update(
+            self._optimizer,
             self.net.compute_dtype,
             state,
             jnp.float32(rate),
@@ -298,9 +310,9 @@ def _train_to_the_end(
     return state if np.isfinite(loss) else None
 
 
-def measure(make_training, key) -> dict:
+def measure(untrained: Untrained, key: jax.Array) -> dict:
     """Gradient norms by layer at the start, training, norm of the weights."""
-    training = make_training(key)
+    training = Training(untrained.split, untrained.net, untrained.settings, key)
     settings = training.settings
     at_start = _fields_at_start(training)
     state, trained = train(

@@ -1,6 +1,7 @@
 """What a training writes as it goes: records, checkpoints, events, progress."""
 
 import contextlib
+import dataclasses
 import time
 from typing import Any
 
@@ -18,8 +19,33 @@ LONG_SECONDS = 3600  # a training that will take longer says so early
 DISPATCHES_BEFORE_ESTIMATE = 5  # the time left can be estimated after them
 
 
+@dataclasses.dataclass
+class _Current:
+    """The training that is under way.
+
+    Attributes:
+      index: of the training.
+      first_record: the place of its first record among those of the run.
+      progress: shows how far it is.
+      until_it_ends: what is closed when it ends.
+      dispatches: how many there were so far.
+      has_warned: whether it was said that it takes long.
+      phases: how many have begun.
+      writer: of TensorBoard's events, once there are some.
+    """
+
+    index: int
+    first_record: int
+    progress: Progress
+    until_it_ends: contextlib.ExitStack
+    dispatches: int = 0
+    has_warned: bool = False
+    phases: int = 0
+    writer: Any = None
+
+
 class TrainingLog:
-    """The log of the current training; see `loop.Log`.
+    """The log of a run's trainings, with the methods of `train.loop.Log`.
 
     Each record has the training's index as "cell". A resumed training finds the records
     that it wrote before; `rewind` drops those that came after its checkpoint.
@@ -50,42 +76,41 @@ class TrainingLog:
         self._run_dir = run_dir
         self._stop = stop
         self._tensorboard = tensorboard and self._writes
+        self._current: _Current  # set by `trial`
 
     @contextlib.contextmanager
     def trial(self, index: int, count: int):
         """Everything that is logged inside belongs to training `index` of `count`."""
-        self._index = index
-        self._first_record = self._place_of_first_record()
-        self._dispatches = 0
-        self._has_warned = False
-        self._phases = 0
-        self._writer: Any = None  # of TensorBoard's events
-        with contextlib.ExitStack() as self._open:
-            self._progress = self._open.enter_context(
-                Progress(
-                    label=f"run {index + 1} of {count}, " if count > 1 else "",
-                    hidden=not self._writes,
-                    write=lambda line: logging.info("%s", line),
-                )
+        with contextlib.ExitStack() as until_it_ends:
+            progress = Progress(
+                label=f"run {index + 1} of {count}, " if count > 1 else "",
+                hidden=not self._writes,
+                write=lambda line: logging.info("%s", line),
+            )
+            self._current = _Current(
+                index=index,
+                first_record=self._place_of_first_record(index),
+                progress=until_it_ends.enter_context(progress),
+                until_it_ends=until_it_ends,
             )
             if self._writes and self._shares_checkpoints:
                 # A run in another results directory must
                 # not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
-                runs.lock_path(self._checkpoints, self._open)
+                runs.lock_path(self._checkpoints, until_it_ends)
             yield
 
-    def _place_of_first_record(self) -> int:
-        """Where in the run's records those of this training begin, or will."""
+    def _place_of_first_record(self, index: int) -> int:
+        """Where in the run's records those of a training begin, or will."""
         for place, record in enumerate(self._run_dir.records):
-            if record["cell"] == self._index:
+            if record["cell"] == index:
                 return place
         return len(self._run_dir.records)
 
     @property
     def checkpoint_dir(self) -> epath.Path:
         """Where the checkpoints of this training are kept."""
-        return self._checkpoints_of(self._index)
+        return self._checkpoints_of(self._current.index)
 
     def _checkpoints_of(self, index: int) -> epath.Path:
         return self._checkpoints / f"cell={index}"
@@ -102,12 +127,12 @@ class TrainingLog:
     @property
     def records(self) -> list[dict]:
         """The records of this training."""
-        return self._run_dir.records[self._first_record :]
+        return self._run_dir.records[self._current.first_record :]
 
     def append(self, record: dict) -> None:
         """Writes a record to metrics.jsonl, as text and as events for TensorBoard."""
-        self._run_dir.append({"cell": self._index, **record}, may_wait=True)
-        self.say(self._progress.line(record))
+        self._run_dir.append({"cell": self._current.index, **record}, may_wait=True)
+        self.say(self._current.progress.line(record))
         if self._tensorboard:
             self._write_events(record)
 
@@ -121,7 +146,7 @@ class TrainingLog:
 
     def rewind(self, count: int) -> None:
         """Drops all records of this training but the first `count`."""
-        self._run_dir.rewind(self._first_record + count)
+        self._run_dir.rewind(self._current.first_record + count)
 
     def stop_requested(self) -> bool:
         """Whether SIGTERM or Ctrl-C has come; then save and raise `run.Interrupted`."""
@@ -129,39 +154,42 @@ class TrainingLog:
 
     def say(self, line: str) -> None:
         """Logs one line, above the progress bar if there is one."""
-        self._progress.say(line)
+        self._current.progress.say(line)
 
     def phase(self, name: str, step: int, steps: int) -> None:
         """Shows what begins at `step` of `steps`."""
-        self._progress.phase(name, step, steps)
-        if self._phases and name == "compiling" and step:
+        self._current.progress.phase(name, step, steps)
+        if self._current.phases and name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
-        self._phases += 1
+        self._current.phases += 1
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
         """Moves the bar to `step`; says once, early on, if the training will be long.
 
         The loss is None in the evaluation before the first step.
         """
+        current = self._current
         if loss is not None:
-            self._dispatches += 1
-        early = self._dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
-        if early and seconds_left > LONG_SECONDS and not self._has_warned:
-            self._has_warned = True
+            current.dispatches += 1
+        early = current.dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
+        if early and seconds_left > LONG_SECONDS and not current.has_warned:
+            current.has_warned = True
             self.say(_long_training(seconds_left))
-        self._progress.progress(step, loss, seconds_left)
+        current.progress.progress(step, loss, seconds_left)
 
     def _write_events(self, record: dict) -> None:
         step = record["step"]
-        if self._writer is None:
+        if self._current.writer is None:
             import tensorboardX
 
             # A resumed training writes the events after its checkpoint again.
-            directory = self._run_dir.path / "tensorboard" / f"cell={self._index}"
+            directory = (
+                self._run_dir.path / "tensorboard" / f"cell={self._current.index}"
+            )
             writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
-            self._writer = self._open.enter_context(writer)
+            self._current.writer = self._current.until_it_ends.enter_context(writer)
         for name, value in _scalars(record).items():
-            self._writer.add_scalar(f"{record['kind']}/{name}", value, step)
+            self._current.writer.add_scalar(f"{record['kind']}/{name}", value, step)
 
 
 def _long_training(seconds_left: float) -> str:
