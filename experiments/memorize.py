@@ -397,7 +397,11 @@ def _printed_width_metrics(record: dict) -> dict:
 
 
 def _fit_metrics(fits: list[dict]) -> dict:
-    """Errors, times and sizes of the certified fits with the most examples."""
+    """Errors, times and sizes of the certified fits with the most examples.
+
+    All fits of a variant are of one kind; those by a hashed table have their sizes in
+    `_retrieval_metrics`.
+    """
     examples = largest(fits, "examples")
     most = where(fits, examples=examples)
     metrics = {
@@ -408,11 +412,12 @@ def _fit_metrics(fits: list[dict]) -> dict:
             fit["build_seconds"] + fit["verify_seconds"] for fit in most
         ),
     }
-    if "group_points" in most[0]:
-        return metrics | _few_numbers_metrics(most)
-    if "block_parameters" in most[0]:
-        metrics["block_parameters_min"] = least(most, "block_parameters")
-        metrics["block_parameters_max"] = largest(most, "block_parameters")
+    match most[0]["kind"]:
+        case "few_numbers":
+            metrics |= _few_numbers_metrics(most)
+        case "fit":
+            metrics["block_parameters_min"] = least(most, "block_parameters")
+            metrics["block_parameters_max"] = largest(most, "block_parameters")
     return metrics
 
 

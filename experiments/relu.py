@@ -116,9 +116,8 @@ _SETTINGS = {
         # share of noisy starts at the largest width that must halve f
         "least_halved_share": 0.9,
     },
+    "training": relu_training.SETTINGS,
 }
-
-_SETTINGS["training"] = relu_training.SETTINGS
 VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)
 
