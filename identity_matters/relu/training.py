@@ -277,7 +277,7 @@ def _sizes(blocks: Blocks, problem: Problem) -> _Sizes:
 
 
 def _promise(start: _Start) -> Training | None:
-    """The promise for the least a at which (i) or (ii) of N16 holds, or None."""
+    """The promise for the least a at which the condition of N16 holds, or None."""
     start = start._replace(
         e=start.e + start.unresolved,
         nu=start.nu + start.unresolved / (start.beta * start.sigma),
@@ -318,7 +318,7 @@ class _Travel(NamedTuple):
 
 
 def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
-    """(ii) of N16: the risk falls at least as fast as `kept` makes it.
+    """By the error (omega_2 of N16), which falls at least as fast as `kept` makes it.
 
     kept = (1 - a) beta sigma.
     """
@@ -328,7 +328,7 @@ def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
 
 
 def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _Travel:
-    """(i) of N16: V stays near where the features at the start would bring it.
+    """By the features at the start (omega_1 of N16): V stays near where they lead.
 
     ``||V - V_0||_F <= nu (1 + sqrt(1 + eta^2))``, and ``||W - W_0||_F`` is at most
 

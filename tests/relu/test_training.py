@@ -24,14 +24,14 @@ def one_example(error, v=0.0):
 @pytest.mark.parametrize("v", [0.0, 0.03])
 @pytest.mark.parametrize("error", [0.03, 0.07])
 def test_both_conditions_by_hand(error, v):
-    """One example, where (ii) allows more: sigma = 1/2 and nu = 2 e."""
+    """One example, where omega_2 allows more: sigma = 1/2 and nu = 2 e."""
     promise = training.certify_training(*one_example(error, v))
     check_by_hand(promise, sigma=0.5, nu=2 * error, error=error, v=v, examples=1)
 
 
 @pytest.mark.parametrize("v", [0.0, 1e-4])
 def test_errors_along_strong_features_by_hand(v):
-    """Features diag(0.05, 0.5) and an error at the second example: (i) allows more."""
+    """Features diag(0.05, 0.5), an error at the second example: omega_1 allows more."""
     U = np.diag([0.05, 0.5])[None]
     V = np.array([[[0.0, 0.0], [0.0, v]]])
     problem = problems.plain_problem(np.eye(2), np.diag([1.0, 1.0 + 0.5 * v + 0.004]))
