@@ -230,11 +230,31 @@ def _cost_of_a_step(
     """What a step costs on one device; None for what depends on unknown facts."""
     kind = devices[0].device_kind
     cost = hlo.cost(compiled.as_text() or "")
-    operations = program.operations * program.examples / len(devices)
+    collectives = {
+        opcode: count / program.steps for opcode, count in cost.collectives.items()
+    }
+    return {
+        **_bound_of_a_step(program, cost, kind, len(devices)),
+        "estimated_seconds": _estimated_seconds(cost, program.steps, kind),
+        "collectives": collectives,
+        "collective_bytes": cost.collective_bytes / program.steps,
+    }
+
+
+def _bound_of_a_step(program: Program, cost: hlo.Cost, kind: str, devices: int) -> dict:
+    """The least time of a step: no device exceeds the rates of its data sheet.
+
+    Args:
+      program: our count of its operations.
+      cost: the memory traffic of the compiled program.
+      kind: of the devices; a rate that is not known leaves None.
+      devices: how many share a step.
+    """
+    operations = program.operations * program.examples / devices
     peak = flops.peak_flops_per_second(kind, program.compute_dtype)
-    _, bandwidth = flops.memory_limits(kind)
-    moved_bytes = cost.memory_bytes / program.steps
     arithmetic_seconds = operations / peak if peak else None
+    moved_bytes = cost.memory_bytes / program.steps
+    _, bandwidth = flops.memory_limits(kind)
     memory_seconds = moved_bytes / bandwidth if bandwidth else None
     images_per_second = None
     if arithmetic_seconds is not None and memory_seconds is not None:
@@ -245,11 +265,6 @@ def _cost_of_a_step(
         "moved_bytes": moved_bytes,
         "memory_seconds": memory_seconds,
         "images_per_second_at_most": images_per_second,
-        "estimated_seconds": _estimated_seconds(cost, program.steps, kind),
-        "collectives": {
-            opcode: count / program.steps for opcode, count in cost.collectives.items()
-        },
-        "collective_bytes": cost.collective_bytes / program.steps,
     }
 
 

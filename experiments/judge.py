@@ -139,15 +139,14 @@ def _judge(path: pathlib.Path, aside: pathlib.Path) -> bool:
     different = disagreements(run, judged)
     for line in different:
         commands.show(f"{path}: {line}")
-    if is_sealed and not different:
-        return True
-    if _WRITE.value:
+    is_right = is_sealed and not different
+    if not is_right and _WRITE.value:
         _write(path, run, judged if different else {})
         commands.show(f"{path}: {'written and sealed' if different else 'sealed'}")
         return True
-    if not different:
+    if not is_sealed and not different:
         commands.show(f"{path}: of the older schema; --write seals it")
-    return False
+    return is_right
 
 
 def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:

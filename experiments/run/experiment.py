@@ -99,7 +99,7 @@ class Experiment:
             raise ValueError(
                 "these settings leave nothing to measure; see --help for them"
             )
-        build = self._build_function()
+        build = getattr(self._measurements_module(), "build", self.build)
         return trials, [build(**trial) for trial in trials]
 
     def check_signs(self, settings: dict) -> None:
@@ -117,20 +117,16 @@ class Experiment:
 
     def measure_for(self, trial: dict) -> Callable[..., dict] | None:
         """The function that measures trials of this kind, if there is one."""
-        measure: Any = self.measure
-        if self.measurements:
-            module = importlib.import_module(self.measurements)
-            measure = vars(module).get("MEASURES", vars(module).get("measure"))
+        module = self._measurements_module()
+        one_for_all = getattr(module, "measure", self.measure)
+        measure = getattr(module, "MEASURES", one_for_all)
         if isinstance(measure, Mapping):
             return measure[trial[self.kind_field]]
         return measure
 
-    def _build_function(self) -> Callable[..., Any]:
-        """The function that makes of a trial what is measured."""
-        if self.measurements:
-            module = importlib.import_module(self.measurements)
-            return getattr(module, "build", self.build)
-        return self.build
+    def _measurements_module(self) -> types.ModuleType | None:
+        """The module `measurements`, imported here and not before; None without one."""
+        return importlib.import_module(self.measurements) if self.measurements else None
 
     def judge(self, settings: dict, records: list[dict]) -> Verdict:
         """The verdict of the settings' variant on these records."""
