@@ -37,13 +37,13 @@ def find_normalization(name: str) -> Normalization:
     return NORMALIZATIONS[name]
 
 
-def _fit_divisor(images):
+def _fit_divisor(images: np.ndarray) -> dict:
     """The number that brings pixels to [0, 1]: of bytes 255, of floats 1."""
     divisor = LARGEST_PIXEL if images.dtype == np.uint8 else 1
     return {"divisor": np.full((1,) * images.ndim, divisor)}
 
 
-def _standardize(_constants, x):
+def _standardize(_constants: dict, x: jax.Array) -> jax.Array:
     """Each image of x f32[b, ...] less its mean, over its standard deviation.
 
     An image of n numbers counts as one with a deviation of at least 1 / sqrt n.
@@ -54,7 +54,7 @@ def _standardize(_constants, x):
     return (x - mean) / jnp.maximum(std, math.prod(x.shape[1:]) ** -0.5)
 
 
-def _fit_mean_std(images):
+def _fit_mean_std(images: np.ndarray) -> dict:
     """The mean and the standard deviation of each channel over all images' pixels."""
     channels = images.shape[-1]
     flat = images.reshape(-1, channels)
@@ -76,7 +76,7 @@ def _fit_mean_std(images):
     return {"shift": mean.reshape(shape), "divisor": np.sqrt(variance).reshape(shape)}
 
 
-def _normalize_contrast(x):
+def _normalize_contrast(x: jax.Array) -> jax.Array:
     """Each image of x f32[b, ...], less its mean, rescaled to the norm GCN_NORM."""
     axes = tuple(range(1, x.ndim))
     x = x - jnp.mean(x, axis=axes, keepdims=True)
@@ -84,7 +84,7 @@ def _normalize_contrast(x):
     return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)
 
 
-def _fit_zca(images):
+def _fit_zca(images: np.ndarray) -> dict:
     """The mean m, f64[d], and the whitening matrix of images, f64[d, d].
 
     It is ``W = (C + ZCA_BIAS I)^{-1/2}``, C the covariance.
@@ -104,7 +104,7 @@ def _fit_zca(images):
     return {"mean": mean, "whitening": (axes * scales) @ axes.T}
 
 
-def _whiten(constants, x):
+def _whiten(constants: dict, x: jax.Array) -> jax.Array:
     """The images x f32[b, ...] as (c - m) W, with m and W of `_fit_zca`.
 
     c are the images after `_normalize_contrast`.

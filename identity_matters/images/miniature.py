@@ -82,29 +82,40 @@ def generate_jpegs(
     for number in range(count):
         sides = np.array([GENERATED_HEIGHT_PIXELS, GENERATED_WIDTH_PIXELS]) * scale
         height, width = (sides * rng.uniform(0.8, 1.2, 2)).astype(int)
-        rows = np.linspace(0, 1, height)
-        columns = np.linspace(0, 1, width)
-        waves = rng.uniform(-20, 20, (3, 2))
-        offsets = rng.uniform(0, 6, (3, 1, 1))
-        if labels is not None:
-            # One wave for all colours, so that their
-            # relative phases are the same everywhere.
-            waves[:] = waves[:1]
-            turns = np.random.default_rng(labels[number]).uniform(
-                0, 2 * np.pi, (3, 1, 1)
-            )
-            offsets = offsets[:1] + turns
-        phases = waves[:, :1, None] * rows[None, :, None] + waves[:, 1:, None] * columns
-        smooth = 127 + 90 * np.sin(phases + offsets)
-        noisy = smooth.transpose(1, 2, 0) + _NOISE * rng.standard_normal(
-            (height, width, 3)
+        smooth = _smooth_colours(
+            rng,
+            height=height,
+            width=width,
+            label=None if labels is None else labels[number],
         )
+        noisy = smooth + _NOISE * rng.standard_normal((height, width, 3))
         image = np.clip(noisy[..., ::-1], 0, 255).astype(np.uint8)  # OpenCV takes BGR
         _, jpeg = cv2.imencode(
             ".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _GENERATED_QUALITY]
         )
         encoded.append(jpeg.tobytes())
     return encoded
+
+
+def _smooth_colours(
+    rng: np.random.Generator, *, height: int, width: int, label: int | None
+) -> np.ndarray:
+    """Each colour a plane wave between 37 and 217: f64[height, width, 3].
+
+    With a label all colours have one wave, so that their relative phases are the same
+    everywhere: those of the label.
+    """
+    # Of each colour: the phase from one side to the other, along rows and columns.
+    waves = rng.uniform(-20, 20, (3, 2))
+    offsets = rng.uniform(0, 6, (3, 1, 1))
+    if label is not None:
+        waves[:] = waves[:1]
+        turns = np.random.default_rng(label).uniform(0, 2 * np.pi, (3, 1, 1))
+        offsets = offsets[:1] + turns
+    rows = np.linspace(0, 1, height)
+    columns = np.linspace(0, 1, width)
+    phases = waves[:, :1, None] * rows[None, :, None] + waves[:, 1:, None] * columns
+    return (127 + 90 * np.sin(phases + offsets)).transpose(1, 2, 0)
 
 
 def write(

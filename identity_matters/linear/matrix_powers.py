@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -140,9 +141,11 @@ def _diagonalising_basis(columns: np.ndarray, P: np.ndarray) -> np.ndarray:
 def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     """``R^{1/l} - I``, f64[d, d], the root with eigenvalues at angles below pi / l.
 
-    It is computed from logarithms, because its errors count l times in the product.
-    Raises NotApplicableError for a real eigenvalue <= 0, or if the power misses R by
-    over `LARGEST_ERROR`.
+    It is computed from logarithms, because its errors count l times in the product. We
+    take the first of three ways whose power misses R by at most `LARGEST_ERROR`.
+
+    Raises:
+      NotApplicableError: a real eigenvalue is <= 0, or all three miss R by more.
     """
     with contained("the eigenvalues of R"):
         eigenvalues, V = np.linalg.eig(R)
@@ -152,32 +155,42 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             "R must have no real eigenvalue <= 0 for a principal root, got"
             f" {on_axis[0].real:.6g}"
         )
-    candidates = (
+    least_error = np.inf
+    for compute_root in (
         functools.partial(_root_by_schur_vectors, R, depth),
         functools.partial(_root_by_eigenvectors, eigenvalues, V, depth),
         functools.partial(_root_by_logarithm, R, depth),
-    )
-    error = np.inf
-    for candidate in candidates:
-        # A multiple negative eigenvalue may come out as a pair just beside the axis, at
-        # which the logarithm overflows. Then this candidate fails, and not the others.
-        with (
-            contextlib.suppress(NotApplicableError),
-            contained("the principal root of R"),
-        ):
-            layer = candidate()
-            if layer is None or not np.isfinite(layer).all():
-                continue
-            power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
-            error_of_candidate = float(np.linalg.norm(power - R) / np.linalg.norm(R))
-            if error_of_candidate <= LARGEST_ERROR:
-                return layer
-            if np.isfinite(error_of_candidate):
-                error = error_of_candidate
+    ):
+        layer = _layer_if_computed(compute_root)
+        if layer is None:
+            continue
+        power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
+        error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
+        if error <= LARGEST_ERROR:
+            return layer
+        least_error = min(least_error, error)
     raise NotApplicableError(
-        f"the principal root misses R by {error:.3g} relative, {LARGEST_ERROR:g} is"
-        " allowed"
+        f"the principal root misses R by {least_error:.3g} relative, {LARGEST_ERROR:g}"
+        " is allowed"
     )
+
+
+def _layer_if_computed(
+    compute_root: Callable[[], np.ndarray | None],
+) -> np.ndarray | None:
+    """The layer; None if this way fails, or gives an entry that is not finite.
+
+    A multiple negative eigenvalue may come out as a pair just beside the axis, at which
+    the logarithm overflows. Then this way fails, and not the others.
+    """
+    with (
+        contextlib.suppress(NotApplicableError),
+        contained("the principal root of R"),
+    ):
+        layer = compute_root()
+        if layer is not None and np.isfinite(layer).all():
+            return layer
+    return None
 
 
 def _root_by_schur_vectors(R: np.ndarray, depth: int) -> np.ndarray | None:

@@ -65,24 +65,30 @@ def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:
     _check(path / "summary.json", contract.check_summary, summary)
     _check(path / "environment.json", contract.check_environment, environment)
     seals.check_seal(path / "environment.json", environment)
-    finished = summary["status"] in contract.FINISHED
+    is_finished = summary["status"] in contract.FINISHED
     sealed_files = "summary.json"
-    if finished:
+    if is_finished:
         sealed_files = "summary.json, config.json or environment.json"
     seals.check_seal(
         path / sealed_files, summary, *sealed_with(summary, config, environment)
     )
     file = path / "metrics.jsonl"
-    text = read_bytes(file) if finished or file.exists() else b""
-    whole = text[: text.rfind(b"\n") + 1]
-    lines = whole.splitlines(keepends=True)
+    text = read_bytes(file) if is_finished or file.exists() else b""
+    lines = _whole_lines(text)
     records = _records(file, lines)
-    if finished and (whole != text or summary.get("records") != seals.noted(lines)):
+    is_whole = sum(map(len, lines)) == len(text)
+    if is_finished and not (is_whole and summary.get("records") == seals.noted(lines)):
         raise MalformedFileError(
             f"{file}: not as the run left it: {len(lines)} lines, noted"
             f" {summary.get('records')}"
         )
     return Run(path, config, environment, summary, records), lines
+
+
+def _whole_lines(text: bytes) -> list[bytes]:
+    """The lines with their ends, except a last one that a crash cut short."""
+    end_of_last = text.rfind(b"\n") + 1
+    return text[:end_of_last].splitlines(keepends=True)
 
 
 def _check(path: Any, check: Any, value: dict) -> None:

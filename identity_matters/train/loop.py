@@ -165,6 +165,10 @@ class _Run:
       stopping: whether this process, or any of several, has been told to stop.
       sums: what the next train record is made of.
       dispatches: made by this process so far.
+      dispatched_step: the updates that were dispatched.
+      in_flight: for each dispatch whose results have not been read, its last step and
+        its sums, on the devices.
+      placed_batches: those of the next dispatch, if they are on their way.
       results_time: when the results of the last dispatch came in, later by what was
         spent on compiling since.
       step_seconds: a running mean over about ten dispatches; 0 before the first.
@@ -188,6 +192,9 @@ class _Run:
     stopping: bool = False
     sums: MetricSums = dataclasses.field(default_factory=MetricSums)
     dispatches: int = 0
+    dispatched_step: int = 0
+    in_flight: collections.deque = dataclasses.field(default_factory=collections.deque)
+    placed_batches: Any = None
     results_time: float = 0.0
     step_seconds: float = 0.0
     evaluation_seconds: float = 0.0
@@ -217,6 +224,7 @@ class _Run:
         else:
             self.log.rewind(restored["records"])
             self.step = restored["step"]
+            self.dispatched_step = restored["step"]
             self.saved_step = restored["step"]
             self.evaluated = restored["evaluated"]
             self.sums = MetricSums(**restored["sums"])
@@ -289,38 +297,45 @@ class _Run:
     # Training
 
     def train(self, until: int) -> None:
-        """Runs the steps up to `until`, or fewer if the log asks to stop."""
-        self.phase("training" if self.dispatches else "compiling")
-        # On accelerators the next dispatch runs while the results of this one are read.
-        most_in_flight = 0 if self.parallel.on_cpu else 1
-        dispatches_in_flight: collections.deque = collections.deque()
-        dispatched_step = self.step
-        batch = None
-        self.results_time = time.perf_counter()
-        while dispatched_step < until or dispatches_in_flight:
-            stopping = self.stop_requested()
-            if dispatched_step < until and not stopping:
-                if batch is None:
-                    batch = self.next_batch(dispatched_step)
-                sums = self.dispatch(batch)
-                dispatched_step = self.intervals.dispatch_end(dispatched_step)
-                dispatches_in_flight.append((dispatched_step, sums))
-                # The next images are copied while this dispatch computes.
-                batch = (
-                    self.next_batch(dispatched_step)
-                    if dispatched_step < until
-                    else None
-                )
-            elif not dispatches_in_flight:
-                return
-            nothing_follows = dispatched_step == until or stopping
-            if len(dispatches_in_flight) > most_in_flight or nothing_follows:
-                end, sums = dispatches_in_flight.popleft()
-                self.read_results(end, sums)
+        """Runs the steps up to `until`, or fewer if the log asks to stop.
 
-    def next_batch(self, step: int) -> Any:
-        """The batches of the dispatch after `step`, on their way to the devices."""
+        On accelerators the next dispatch runs while the results of this one are read.
+        """
+        self.phase("training" if self.dispatches else "compiling")
+        self.results_time = time.perf_counter()
+        most_in_flight = 0 if self.parallel.on_cpu else 1
+        while self.step < until:
+            stopping = self.stop_requested()
+            if self.dispatched_step < until and not stopping:
+                self.start_dispatch(until)
+            elif not self.in_flight:
+                return
+            nothing_follows = self.dispatched_step == until or stopping
+            if len(self.in_flight) > most_in_flight or nothing_follows:
+                self.read_oldest()
+
+    def start_dispatch(self, until: int) -> None:
+        """Starts a dispatch, and has the batches of the one after it copied."""
+        batches = self.placed_batches
+        if batches is None:
+            batches = self.next_batches()
+        sums = self.dispatch(batches)
+        self.dispatched_step = self.intervals.dispatch_end(self.dispatched_step)
+        self.in_flight.append((self.dispatched_step, sums))
+        # These are copied while the dispatch computes.
+        self.placed_batches = (
+            self.next_batches() if self.dispatched_step < until else None
+        )
+
+    def read_oldest(self) -> None:
+        """Reads the results of the dispatch that has been in flight for longest."""
+        end, sums = self.in_flight.popleft()
+        self.read_results(end, sums)
+
+    def next_batches(self) -> Any:
+        """The batches of the next dispatch, on their way to the devices."""
         started = time.perf_counter()
+        step = self.dispatched_step
         if self.batches is None:
             self.batches = self.exit_stack.enter_context(
                 contextlib.closing(
@@ -334,13 +349,13 @@ class _Run:
         self.sums.input_wait_seconds += time.perf_counter() - started
         return self.parallel.place(batches)
 
-    def dispatch(self, batch: Any) -> Any:
+    def dispatch(self, batches: Any) -> Any:
         """Starts the steps of a dispatch; returns their sums, on the devices."""
         self.tracer.before_dispatch(self.dispatches)
         self.dispatches += 1
         compiled_before = self.parallel.compile_seconds
         self.state, sums = self.parallel.train(
-            self.state, batch, stop=self.log.stop_requested()
+            self.state, batches, stop=self.log.stop_requested()
         )
         compile_seconds = self.parallel.compile_seconds - compiled_before
         if compile_seconds:
