@@ -1,8 +1,9 @@
 """What figures are drawn with: series, panels, curves, and one legend below.
 
 A figure's points are flat dicts, the rows of a table; functions here take the names of
-its columns. `series` gives each value of a column its looks, `panels` its axes, and
-`curve` draws the median and the range of the points at each place.
+its columns. `with_column` takes the rows of one kind where a figure has two, `series`
+gives each value of a column its looks, `panels` its axes, and `curve` draws the median
+and the range of the points at each place.
 """
 
 import itertools
@@ -53,6 +54,14 @@ def split(points: Points, names: str) -> dict[Any, Points]:
     for point in points:
         parts.setdefault(key(point), []).append(point)
     return parts
+
+
+def with_column(points: Points, name: str) -> Points:
+    """The rows that have a column.
+
+    A figure of two panels may have rows of two kinds, which differ in their columns.
+    """
+    return [point for point in points if name in point]
 
 
 def series(points: Points, by: str, labels: Labels = str) -> Series:

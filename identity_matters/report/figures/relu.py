@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from identity_matters.report.figures.drawing import (
     Canvas,
@@ -12,6 +13,7 @@ from identity_matters.report.figures.drawing import (
     scatter,
     series,
     split,
+    with_column,
 )
 from identity_matters.report.figures.registry import figure
 from identity_matters.report.figures.style import COLOURS
@@ -19,8 +21,7 @@ from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
 _DRAWN_ZERO = 1e-20  # values of rounding size, 0 included, are drawn at this height
-# on f / f(0), in the noise figure
-_BOUNDS = tuple(10.0**power for power in range(-14, 1))
+# Kinds of critical points, in the order of the legend; others are not drawn.
 _DRAWN_KINDS = (
     "optimal",
     "no negative curvature",
@@ -44,15 +45,16 @@ def limit_points(run: Run) -> Iterator[dict]:
 
 @figure("relu", "limits", limit_points)
 def draw_limits(points: Points, canvas: Canvas) -> None:
+    """The risk of each critical point over its norm, a colour for each kind."""
     titles = {False: "without biases", True: "with biases"}
+    kinds = {kind: kind for kind in _DRAWN_KINDS}
     for axes, panel_points in panels(canvas, points, "bias", titles):
         axes.set(yscale="log", ylabel="f / f(0); the teacher has 0")
         axes.set(xlim=(0, 2), xlabel=r"$|||\theta|||$ of the critical point")
-        labels = {kind: kind for kind in _DRAWN_KINDS}
-        for style, rows in series(panel_points, "kind", labels):
-            looks = {**style, "label": f"{style['label']} ({len(rows)})"}
-            if style["label"] == "outside":
+        for looks, rows in series(panel_points, "kind", kinds):
+            if looks["label"] == "outside":
                 looks["color"] = "grey"
+            looks["label"] += f" ({len(rows)})"
             scatter(axes, rows, "norm", "risk_share", floor=_DRAWN_ZERO, **looks)
         axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
         axes.legend(
@@ -78,21 +80,25 @@ def functional_points(run: Run) -> Iterator[dict]:
     orthonormal rows.
     """
     for record in of_kind(run, "search", "measured"):
+        examples = 2 * record["pairs"]
         for proof in record["certificates"]:
-            least = 2 * math.sqrt(proof["risk"] / (2 * record["pairs"]))
-            found = proof["functional_gradient"]
-            sides = {"least_gradient_in_the_maps": least, "gradient_in_the_maps": found}
-            yield {**pick(record, "depth width bias"), **sides}
+            yield {
+                **pick(record, "depth width bias"),
+                "least_gradient_in_the_maps": 2 * math.sqrt(proof["risk"] / examples),
+                "gradient_in_the_maps": proof["functional_gradient"],
+            }
 
 
 @figure("relu", "functional", functional_points)
 def draw_functional(points: Points, canvas: Canvas) -> None:
+    """The gradient in the maps over its lower bound, a colour for each kind of net."""
     axes = canvas.subplots()
     columns = "least_gradient_in_the_maps", "gradient_in_the_maps"
-    for style, rows in series(points, "depth bias", _label):
-        style["label"] += f" ({len(rows)})"
-        scatter(axes, rows, *columns, **style)
-    ends = [end([point[columns[0]] for point in points]) for end in (min, max)]
+    for looks, rows in series(points, "depth bias", _label):
+        looks["label"] += f" ({len(rows)})"
+        scatter(axes, rows, *columns, **looks)
+    bounds = [point["least_gradient_in_the_maps"] for point in points]
+    ends = [min(bounds), max(bounds)]
     axes.plot(ends, ends, color="black", linestyle="--", linewidth=1, label="the bound")
     axes.set(xscale="log", yscale="log")
     axes.set(
@@ -111,132 +117,181 @@ def ratio_points(run: Run) -> list[dict]:
 
 @figure("relu", "gradient_ratio", ratio_points)
 def draw_ratio(points: Points, canvas: Canvas) -> None:
+    """The ratios over the norm: for each net two lines, and crosses for the search."""
     axes = canvas.subplots()
-    for place, (style, rows) in enumerate(series(points, "depth width bias", _label)):
+    for place, (looks, rows) in enumerate(series(points, "depth width bias", _label)):
         # The crosses of the nets stand side by side; several of them are 0.
         shift = 1.07 ** (place + 1)
-        rows = [{**row, "beside": row["norm"] * shift} for row in rows]
-        for line, x, name in (
-            ("o-", "norm", "median_ratio"),
-            ("o:", "norm", "least_ratio"),
-            ("x", "beside", "searched_ratio"),
-        ):
-            curve(axes, rows, x, name, line, floor=_DRAWN_ZERO, **style)
-            style["label"] = None
+        shifted = [{**row, "beside": row["norm"] * shift} for row in rows]
+        unnamed = looks | {"label": None}
+        curve(axes, rows, "norm", "median_ratio", "o-", floor=_DRAWN_ZERO, **looks)
+        curve(axes, rows, "norm", "least_ratio", "o:", floor=_DRAWN_ZERO, **unnamed)
+        curve(
+            axes,
+            shifted,
+            "beside",
+            "searched_ratio",
+            "x",
+            floor=_DRAWN_ZERO,
+            **unnamed,
+        )
     axes.set(xscale="log", yscale="log")
     axes.set(ylabel="‖∇f‖² / f (bottom: 0)")
     axes.set_xlabel(r"norm of every $U_j$, $V_j$ and $s_j$")
-    for line, label in (
-        ("-", "median of random nets"),
-        (":", "least of random nets"),
-        ("x", "least found by descent"),
-    ):
-        axes.plot([], [], line, color="black", label=label)
+    _name_in_black(axes, "-", "median of random nets")
+    _name_in_black(axes, ":", "least of random nets")
+    _name_in_black(axes, "x", "least found by descent")
     canvas.legend(loc="outside lower center", ncols=2, fontsize=8)
 
 
+def _name_in_black(axes: Any, line: str, label: str) -> None:
+    """An entry of the legend for a line or mark that has every colour in the panel."""
+    axes.plot([], [], line, color="black", label=label)
+
+
 def training_points(run: Run) -> Iterator[dict]:
-    """Curves of the risk of each kind of problem, and one row for each problem."""
+    """For each kind of problem the rows of its curves, then those of its problems."""
     for record in of_kind(run, "training", "measured"):
-        kind = {"problems": f"{record['errors']}, n = {record['examples']}"}
-        steps = len(record["largest_curve"]) - 1
-        for index, (most, median) in enumerate(
-            zip(record["largest_curve"], record["median_curve"], strict=True)
-        ):
-            time = index / steps
-            promised = record["final_share"] ** time
-            yield {
-                **kind,
-                "time": time,
-                "promised": promised,
-                "largest": most,
-                "median": median,
-            }
-        yield from (
-            {**kind, **row}
-            for row in rows_of(
-                [record],
-                "risk=risk_share_of_labels input=input_travel_over_promise "
-                "output=output_travel_over_promise",
-            )
-        )
+        yield from _risk_over_time(record)
+        yield from _travel_of_problems(record)
+
+
+def _kind_of_problem(record: dict) -> str:
+    """The kind of the problems that a record is of, in words."""
+    return f"{record['errors']}, n = {record['examples']}"
+
+
+def _risk_over_time(record: dict) -> Iterator[dict]:
+    """One row for each time: f / f(0), promised, and measured over the problems."""
+    steps = len(record["largest_curve"]) - 1
+    for index, (largest, median) in enumerate(
+        zip(record["largest_curve"], record["median_curve"], strict=True)
+    ):
+        time = index / steps
+        yield {
+            "problems": _kind_of_problem(record),
+            "time": time,
+            "promised": record["final_share"] ** time,
+            "largest": largest,
+            "median": median,
+        }
+
+
+def _travel_of_problems(record: dict) -> Iterator[dict]:
+    """One row for each problem: its risk, and how far both layers travelled."""
+    names = (
+        "risk=risk_share_of_labels input=input_travel_over_promise"
+        " output=output_travel_over_promise"
+    )
+    for row in rows_of([record], names):
+        yield {"problems": _kind_of_problem(record), **row}
 
 
 @figure("relu", "training", training_points)
 def draw_training(points: Points, canvas: Canvas) -> None:
+    """Left the risk over time under its promise, right the distances that follow."""
     by_time, by_risk = canvas.subplots(1, 2)
-    timed = [point for point in points if "time" in point]
-    for style, rows in series(timed, "problems", "{}".format):
-        looks = {**style, "markevery": 0.2}
-        curve(by_time, rows, "time", "largest", "o-", **looks)
-        curve(by_time, rows, "time", "median", "o:", **looks | {"label": None})
-    by_time.plot([], [], "-", color="black", label="largest of the problems")
-    by_time.plot([], [], ":", color="black", label="median of the problems")
-    curve(by_time, timed, "time", "promised", "--", color="black", label="promised")
-    by_time.set(yscale="log", xlabel="time until the promised end", ylabel="f / f(0)")
-    by_time.legend(fontsize=7)
-    problems = [point for point in points if "risk" in point]
-    for name, color, mark in (
+    _draw_risk_over_time(by_time, with_column(points, "time"))
+    _draw_travel(by_risk, with_column(points, "risk"))
+
+
+def _draw_risk_over_time(axes: Any, points: Points) -> None:
+    """The largest and the median risk of each kind of problem, and the promise."""
+    for looks, rows in series(points, "problems"):
+        few_marks = looks | {"markevery": 0.2}
+        curve(axes, rows, "time", "largest", "o-", **few_marks)
+        curve(axes, rows, "time", "median", "o:", **few_marks | {"label": None})
+    _name_in_black(axes, "-", "largest of the problems")
+    _name_in_black(axes, ":", "median of the problems")
+    curve(axes, points, "time", "promised", "--", color="black", label="promised")
+    axes.set(yscale="log", xlabel="time until the promised end", ylabel="f / f(0)")
+    axes.legend(fontsize=7)
+
+
+def _draw_travel(axes: Any, points: Points) -> None:
+    """How far the weights of each layer travelled, over its bound: at most 1."""
+    for layer, colour, mark in (
         ("output", COLOURS[0], "o"),
         ("input", COLOURS[1], "x"),
     ):
-        scatter(
-            by_risk, problems, "risk", name, mark, color=color, label=f"{name} weights"
-        )
-    by_risk.axhline(1.0, color="black", linestyle="--", linewidth=1)
-    by_risk.set(
+        label = f"{layer} weights"
+        scatter(axes, points, "risk", layer, mark, color=colour, label=label)
+    axes.axhline(1.0, color="black", linestyle="--", linewidth=1)
+    axes.set(
         xscale="log", ylim=(0, 1.25), xlabel="f(0) over the mean square of the labels"
     )
-    by_risk.set_ylabel("distance travelled over its bound")
-    by_risk.legend(fontsize=8, ncols=2, loc="upper center")
+    axes.set_ylabel("distance travelled over its bound")
+    axes.legend(fontsize=8, ncols=2, loc="upper center")
+
+
+_BOUNDS_OF_RISK_SHARE = tuple(10.0**power for power in range(-14, 1))  # on f / f(0)
 
 
 def noise_points(run: Run) -> Iterator[dict]:
-    """Times to half the risk, and the share of noisy starts that reach each bound."""
+    """The rows of the times to half the risk, then those of the shares of starts."""
     records = of_kind(run, "noise", "measured")
-    for row in rows_of(
-        records, "depth width bias deviation=scales median_updates_to_half"
-    ):
+    yield from _times_to_half(records)
+    for records_of_width in split(records, "width").values():
+        yield from _shares_of_starts(records_of_width, run.config["optimal_share"])
+
+
+def _times_to_half(records: list[dict]) -> Iterator[dict]:
+    """One row for each net and deviation from which half the risk was reached."""
+    names = "depth width bias deviation=scales median_updates_to_half"
+    for row in rows_of(records, names):
         if row["median_updates_to_half"] is not None:
             yield row
-    for width, records_of_width in split(records, "width").items():
-        starts = rows_of(records_of_width, "scale=scales share=final_risk_share")
-        ends = [start["share"] for start in starts if start["scale"] > 0]
-        for bound in _BOUNDS:
-            yield {
-                "width": width,
-                "starts": len(ends),
-                "optimal_share": run.config["optimal_share"],
-                "bound_of_risk_share": bound,
-                "share_of_starts": sum(share <= bound for share in ends) / len(ends),
-            }
+
+
+def _shares_of_starts(records: list[dict], optimal_share: float) -> Iterator[dict]:
+    """One row for each bound: how many noisy starts of one width end below it."""
+    starts = rows_of(records, "width scale=scales share=final_risk_share")
+    noisy = [start for start in starts if start["scale"] > 0]
+    for bound in _BOUNDS_OF_RISK_SHARE:
+        below = sum(start["share"] <= bound for start in noisy)
+        yield {
+            "width": noisy[0]["width"],
+            "starts": len(noisy),
+            "optimal_share": optimal_share,
+            "bound_of_risk_share": bound,
+            "share_of_starts": below / len(noisy),
+        }
 
 
 @figure("relu", "noise", noise_points)
 def draw_noise(points: Points, canvas: Canvas) -> None:
-    by_bound, by_scale = canvas.subplots(1, 2)
-    shares = [point for point in points if "share_of_starts" in point]
-    by_width = series(shares, "width", "width {}".format)
-    curves(by_bound, by_width, "bound_of_risk_share", "share_of_starts", "o-")
-    for optimal in split(shares, "optimal_share"):
-        by_bound.axvline(
-            optimal, color="black", linestyle="--", linewidth=1, label="optimal"
-        )
-    by_bound.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
-    by_bound.set_ylim(0, 1.05)
-    times = [point for point in points if "median_updates_to_half" in point]
-    widest = [p for p in times if p["width"] == max(point["width"] for point in times)]
-    nets = series(widest, "depth bias", _label)
-    for place, (looks, rows) in enumerate(nets):
-        # Two nets have the same values: they stand side by side.
-        placed = [{**row, "place": row["deviation"] * 1.3**place} for row in rows]
-        curve(by_scale, placed, "place", "median_updates_to_half", "o-", **looks)
-    by_scale.set_xlabel("deviation of the start, widest net")
-    by_scale.set_ylabel("median updates to half the risk")
-    for axes in (by_bound, by_scale):
+    """Left how many noisy starts end below each bound, right how soon they halve f."""
+    by_bound, by_deviation = canvas.subplots(1, 2)
+    _draw_shares_of_starts(by_bound, with_column(points, "share_of_starts"))
+    _draw_times_to_half(by_deviation, with_column(points, "median_updates_to_half"))
+    for axes in (by_bound, by_deviation):
         axes.set_xscale("log")
         # Below the axes: inside them the names would cover the curves.
         axes.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=8
         )
-    by_bound.set_xticks(_BOUNDS[::4])
+    by_bound.set_xticks(_BOUNDS_OF_RISK_SHARE[::4])
+
+
+def _draw_shares_of_starts(axes: Any, points: Points) -> None:
+    """A curve for each width over the bounds, and where a start counts as optimal."""
+    by_width = series(points, "width", "width {}".format)
+    curves(axes, by_width, "bound_of_risk_share", "share_of_starts", "o-")
+    for optimal_share in split(points, "optimal_share"):
+        axes.axvline(
+            optimal_share, color="black", linestyle="--", linewidth=1, label="optimal"
+        )
+    axes.set(xlabel="bound of f / f(0)", ylabel="share of starts that end below it")
+    axes.set_ylim(0, 1.05)
+
+
+def _draw_times_to_half(axes: Any, points: Points) -> None:
+    """A curve for each of the widest nets over the deviation of its start."""
+    by_width = split(points, "width")
+    widest = by_width[max(by_width)]
+    for place, (looks, rows) in enumerate(series(widest, "depth bias", _label)):
+        # Two nets have the same values: they stand side by side.
+        shifted = [{**row, "beside": row["deviation"] * 1.3**place} for row in rows]
+        curve(axes, shifted, "beside", "median_updates_to_half", "o-", **looks)
+    axes.set_xlabel("deviation of the start, widest net")
+    axes.set_ylabel("median updates to half the risk")
