@@ -21,8 +21,8 @@ docs/theory/memorize.md.
 * `retrieval`: fewer still, near what counting allows; `peeling` fills its table of
   digits.
 * `machine`: how blocks compute with whole numbers, as both of these do;
-  `exact_arithmetic`: where float64 does so without rounding; `whole_numbers`: what else
-  they share.
+  `digit_reader`: how they read a digit of a word; `exact_arithmetic`: where float64 is
+  without rounding; `whole_numbers`: what else they share.
 
 Import the names below from here, and everything else from its module.
 """

@@ -20,7 +20,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
-from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.digit_reader import (
+    DIGIT,
+    HASH,
+    LABEL,
+    PLACE,
+    SCRATCH,
+    WORD,
+    blocks_that_add_where,
+    digit_reader,
+)
 from identity_matters.memorize.exact_arithmetic import (
     EXACT_BITS,
     ExactCertificate,
@@ -46,9 +55,6 @@ from identity_matters.memorize.machine import (
     Block,
     Repeated,
     Unit,
-    absolute_value,
-    add_where,
-    always,
     block,
     clear,
     double,
@@ -57,20 +63,20 @@ from identity_matters.memorize.machine import (
 )
 from identity_matters.memorize.network import matmul, transform
 from identity_matters.memorize.whole_numbers import (
-    check_numbers_fit,
+    PROJECTION_DRAWS,
+    check_network_fits,
     distinct_projections,
+    no_projection,
     whole_examples,
 )
 
-# The channels of h, the machine's registers: the point, its word, its constant (later a
-# digit), the scratch register of conditions, the place of the point's digit, and the
-# label; further words follow.
-POINT, WORD, CONSTANT, SCRATCH, PLACE, LABEL = range(LEAST_WIDTH)
-# `CONSTANT` is free once a point is hashed. Then it counts the first digit of the word.
-DIGIT = CONSTANT
+# The point is hashed in register POINT, with its group's constant in CONSTANT. That is
+# free once the point is hashed; then it counts the first digit of the word. Registers
+# from LEAST_WIDTH on hold the further words of the group.
+POINT = HASH
+CONSTANT = DIGIT
 # The units of the selection's block that the numbers of a group change.
 _MEASURE, _INCREMENT = range(2)
-PROJECTION_DRAWS = 100
 
 
 class FewNumbers(NamedTuple):
@@ -161,7 +167,8 @@ def memorize_with_few_numbers(
     key = check_key(key)
     points, labels, r = whole_examples(x, y, num_classes)
     check_group(group_points, r, word_bits, width)
-    _check_memory(points, r, width)
+    # At most a group for each point, with 3 numbers at width 6.
+    check_network_fits(points, num_classes=r, width=width, numbers_per_point=3)
     rng = random_generator(key)
     layout = _word_layout(r, word_bits, width)
 
@@ -204,15 +211,6 @@ def memorize_with_few_numbers(
     return network, exact_certificate(largest, word_bits)
 
 
-def _check_memory(points: np.ndarray, num_classes: int, width: int) -> None:
-    """Raises ValueError unless the network for the points, [n, d], fits into memory."""
-    n, d = points.shape
-    # The last block has r + 2 units; it is the largest part if there are many classes.
-    units = num_classes + 2
-    output_numbers = num_classes * units + units * (width + 1)
-    check_numbers_fit(output_numbers + d + 3 * n, n, num_classes)
-
-
 # Step 1: project to a line.
 
 
@@ -251,10 +249,7 @@ def _project_to_line(x: np.ndarray, rng: np.random.Generator, word_bits: int) ->
                 a=a.astype(float), t=t, largest_sum=int(np.abs(a).sum()) * largest
             )
         bits += 1
-    raise PrecisionError(
-        f"inputs up to {largest} project beyond 2^{word_bits - 4} or coincide: scale"
-        " them down"
-    )
+    raise no_projection(largest, line_bits=word_bits - 4)
 
 
 # Step 2: group neighbours.
@@ -389,29 +384,23 @@ def _with_numbers(
     return Block(U=select.U, V=V, s=s)
 
 
-def _add_where(
-    width: int, reads: dict, threshold: int, writes: dict, *also: Unit
-) -> tuple[Block, Block]:
-    """Two blocks that add `writes` where `reads` reach `threshold`; see `machine`."""
-    measure, act = add_where(reads, threshold, writes, scratch=SCRATCH, also=also)
-    return block(width, measure), block(width, act)
-
-
 # Each part and each stage stores how often it is repeated, even if that is once. These
 # numbers are among those that (E11) counts.
 
 
 def _hash(hashing: Hash, width: int) -> Repeated:
     """z <- 2^L ((z mod M) + c) mod M' in register POINT, HASH_ROUNDS times."""
-    fold = _add_where(width, {POINT: 1}, hashing.small, {POINT: -hashing.small})
-    add_constant = _add_where(
+    fold = blocks_that_add_where(
+        width, {POINT: 1}, hashing.small, {POINT: -hashing.small}
+    )
+    add_constant = blocks_that_add_where(
         width,
         {POINT: 1, CONSTANT: 1},
         hashing.large,
         {POINT: -hashing.large},
         Unit(reads={CONSTANT: 1}, bias=0, writes={POINT: 1}),
     )
-    doubling = _add_where(
+    doubling = blocks_that_add_where(
         width, {POINT: 2}, hashing.large, {POINT: -hashing.large}, double(POINT)
     )
     return Repeated(
@@ -428,7 +417,7 @@ def _find_place(hashing: Hash, width: int) -> Repeated:
 
     Where doubling z brings it to M' or above, the next bit of the quotient is 1.
     """
-    next_bit = _add_where(
+    next_bit = blocks_that_add_where(
         width,
         {POINT: 2},
         hashing.large,
@@ -448,28 +437,12 @@ def _find_place(hashing: Hash, width: int) -> Repeated:
 def _extract(layout: _WordLayout, width: int) -> Repeated:
     """Adds the digit at the place p of the words to register LABEL.
 
-    In each round the first digit of the word is counted in DIGIT and taken away. If p
-    is 0 it is added to the label. p counts down, and what is left of the word is
-    multiplied by the base. A word is 0 once all its digits are read; then the next one
-    moves up.
+    A word is 0 once all its digits are read; then the next one moves up.
     """
-    top = layout.base ** (layout.digits - 1)
-    count = _add_where(width, {WORD: 1}, top, {WORD: -top, DIGIT: 1})
-    distance = block(width, absolute_value(PLACE, to=SCRATCH))
-    # The digit is below the base, so that a place other than 0 leaves nothing of it.
-    add_digit = block(
-        width,
-        [
-            Unit(reads={DIGIT: 1, SCRATCH: -layout.base}, bias=0, writes={LABEL: 1}),
-            clear(DIGIT),
-            clear(SCRATCH),
-            always({PLACE: -1}),
-            Unit(reads={WORD: 1}, bias=0, writes={WORD: layout.base - 1}),
-        ],
-    )
+    reader = digit_reader(width, layout.base, layout.digits)
     read_digit = (
-        Repeated(count, repeats=layout.base - 1),
-        Repeated((distance, add_digit), repeats=1),
+        reader.take_digit,
+        Repeated((reader.distance, reader.add_digit), repeats=1),
     )
     if layout.words == 1:
         return Repeated(read_digit, repeats=layout.digits)

@@ -26,7 +26,15 @@ from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
 from identity_matters.memorize import peeling
-from identity_matters.memorize.certificate import PrecisionError
+from identity_matters.memorize.digit_reader import (
+    HASH,
+    LABEL,
+    PLACE,
+    SCRATCH,
+    WORD,
+    blocks_that_add_where,
+    digit_reader,
+)
 from identity_matters.memorize.exact_arithmetic import (
     EXACT_BITS,
     ExactCertificate,
@@ -42,7 +50,6 @@ from identity_matters.memorize.machine import (
     Repeated,
     Sweep,
     Unit,
-    absolute_value,
     add_where,
     always,
     block,
@@ -53,14 +60,13 @@ from identity_matters.memorize.machine import (
 )
 from identity_matters.memorize.network import matmul, transform
 from identity_matters.memorize.whole_numbers import (
-    check_numbers_fit,
+    PROJECTION_DRAWS,
+    check_network_fits,
     distinct_projections,
+    no_projection,
     whole_examples,
 )
 
-# The registers: the hash, the selected word, a digit that is counted, the scratch
-# register of conditions, the place of the digit in the word, and the label.
-HASH, WORD, DIGIT, SCRATCH, PLACE, LABEL = range(6)
 WIDTH = 6
 # A label is the sum of this many digits, each of which takes one pass.
 PASSES = 3
@@ -68,8 +74,7 @@ PASSES = 3
 # distances would be spread too evenly, and no cell would lie in one edge alone.
 HASH_ROUNDS = 6
 DOUBLINGS = 20
-# The modulus M' has this many bits, so that 2
-# M' is exact, too; M is a random share of it.
+# The modulus M' has this many bits, so that 2 M' is exact, too.
 MODULUS_BITS = 51
 # M is a random share of M', well within 1/2 and 1.
 LEAST_MODULUS_SHARE = 0.55
@@ -81,7 +86,6 @@ LINE_BITS = 49
 CELLS_PER_POINT = 1.23
 GROWTH = 1.004
 TABLE_DRAWS = 400
-PROJECTION_DRAWS = 100
 
 
 class Retrieval(NamedTuple):
@@ -205,7 +209,7 @@ def memorize_by_retrieval(
     """
     key = check_key(key)
     points, labels, r = whole_examples(x, y, num_classes)
-    _check_memory(points, r)
+    check_network_fits(points, num_classes=r, width=WIDTH, numbers_per_point=1)
     rng = random_generator(key)
     line = _project_to_line(points, factored_input_map, rng)
     layout, table = _fill_table(line.t, labels, num_classes=r, rng=rng)
@@ -218,14 +222,6 @@ def memorize_by_retrieval(
     )
     largest = max(line.largest_sum, _largest_integer(layout))
     return network, exact_certificate(largest)
-
-
-def _check_memory(points: np.ndarray, num_classes: int) -> None:
-    """Raises ValueError unless the network for the points, [n, d], fits into memory."""
-    n, d = points.shape
-    # The last block has r + 2 units; it is the largest part if there are many classes.
-    output_numbers = (num_classes + 2) * (num_classes + WIDTH + 1)
-    check_numbers_fit(output_numbers + d + n, n, num_classes)
 
 
 # Step 1: project to a line.
@@ -284,10 +280,7 @@ def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) ->
                 largest_sum=int(np.abs(a).sum()) * largest + abs(start),
             )
         entry = min(most_entry, 2 * entry)
-    raise PrecisionError(
-        f"inputs up to {largest} project beyond 2^{LINE_BITS} or coincide: scale them"
-        " down"
-    )
+    raise no_projection(largest, line_bits=LINE_BITS)
 
 
 def _largest_factor(number: int) -> int:
@@ -398,21 +391,15 @@ def _passes(layout: Layout, words: np.ndarray) -> Repeated:
     return Repeated(parts, repeats=PASSES)
 
 
-def _add_where(
-    reads: dict, threshold: int, writes: dict, *also: Unit
-) -> tuple[Block, Block]:
-    """Two blocks that add `writes` where `reads` reach `threshold`; see `machine`."""
-    measure, act = add_where(reads, threshold, writes, scratch=SCRATCH, also=also)
-    return block(WIDTH, measure), block(WIDTH, act)
-
-
 def _hash(layout: Layout) -> Repeated:
     """z <- 2^L (z mod M) mod M', HASH_ROUNDS times.
 
     Two blocks take z mod M, and two more, L times, double z and take it mod M'.
     """
-    fold = _add_where({HASH: 1}, layout.small, {HASH: -layout.small})
-    doubling = _add_where({HASH: 2}, layout.large, {HASH: -layout.large}, double(HASH))
+    fold = blocks_that_add_where(WIDTH, {HASH: 1}, layout.small, {HASH: -layout.small})
+    doubling = blocks_that_add_where(
+        WIDTH, {HASH: 2}, layout.large, {HASH: -layout.large}, double(HASH)
+    )
     return Repeated(
         parts=(*fold, Repeated(doubling, repeats=DOUBLINGS)), repeats=HASH_ROUNDS
     )
@@ -421,7 +408,9 @@ def _hash(layout: Layout) -> Repeated:
 def _place(layout: Layout) -> Repeated:
     """p <- floor(z / lambda W) and z <- z mod lambda W, by S - 1 subtractions."""
     length = layout.interval * layout.words
-    subtract = _add_where({HASH: 1}, length, {HASH: -length, PLACE: 1})
+    subtract = blocks_that_add_where(
+        WIDTH, {HASH: 1}, length, {HASH: -length, PLACE: 1}
+    )
     return Repeated(subtract, repeats=layout.digits - 1)
 
 
@@ -452,30 +441,12 @@ def _select(layout: Layout, words: np.ndarray) -> tuple[Sweep, Block]:
 def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
     """y <- y + digit p of w, modulo r; w and p end at 0.
 
-    In each of S rounds the first digit of the word is counted and taken away. If p is 0
-    it is added to the label; p counts down, and what is left of the word is multiplied
-    by the base.
+    Each of S rounds reads a digit. Then the label is taken modulo r.
     """
     base = layout.base
     offset = layout.offset
-    top = base ** (layout.digits - 1)
-    count = _add_where({WORD: 1}, top - offset, {WORD: -top, DIGIT: 1})
-    distance = block(WIDTH, absolute_value(PLACE, to=SCRATCH))
-    # The digit is below the base, so that a place other than 0 leaves nothing of it.
-    add_digit = block(
-        WIDTH,
-        [
-            Unit(reads={DIGIT: 1, SCRATCH: -base}, bias=0, writes={LABEL: 1}),
-            clear(DIGIT),
-            clear(SCRATCH),
-            always({PLACE: -1}),
-            Unit(reads={WORD: 1}, bias=offset, writes={WORD: base - 1}),
-        ],
-    )
-    rounds = Repeated(
-        parts=(Repeated(count, repeats=base - 1), distance, add_digit),
-        repeats=layout.digits,
-    )
+    reader = digit_reader(WIDTH, base, layout.digits, offset)
+    rounds = Repeated(tuple(reader), repeats=layout.digits)
     measure, act = add_where({LABEL: 1}, base, {LABEL: -base}, scratch=SCRATCH)
     # The word is now -offset, and the place not positive: both are set to 0.
     clean = [always({WORD: offset}), Unit(reads={PLACE: -1}, bias=0, writes={PLACE: 1})]

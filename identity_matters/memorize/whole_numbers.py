@@ -4,12 +4,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.checks import plain_array
+from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.construct import BATCH_EXAMPLES, WORKING_COPIES
 from identity_matters.memorize.examples import (
     check_dtype,
     check_memory,
     distinct_examples,
 )
+
+# How often an input map is drawn before it is given up.
+PROJECTION_DRAWS = 100
 
 
 def whole_examples(
@@ -37,12 +41,17 @@ def whole_examples(
     return points, labels, num_classes
 
 
-def check_numbers_fit(numbers: int, examples: int, num_classes: int) -> None:
-    """Raises ValueError unless a network of so many numbers fits into memory."""
+def check_network_fits(
+    points: np.ndarray, *, num_classes: int, width: int, numbers_per_point: int
+) -> None:
+    """Raises ValueError unless the network for the points, [n, d], fits into memory."""
+    n, d = points.shape
+    # The last block has r + 2 units; it is the largest part if there are many classes.
+    output_numbers = (num_classes + 2) * (num_classes + width + 1)
+    numbers = output_numbers + d + numbers_per_point * n
     check_memory(
         WORKING_COPIES * np.dtype(np.float64).itemsize * numbers,
-        f"a network of {numbers:.3g} numbers for {examples} inputs and"
-        f" {num_classes} classes",
+        f"a network of {numbers:.3g} numbers for {n} inputs and {num_classes} classes",
     )
 
 
@@ -57,3 +66,11 @@ def distinct_projections(x: np.ndarray, a: np.ndarray) -> np.ndarray | None:
     if len(np.unique(t)) < len(t):
         return None
     return t.astype(np.int64)
+
+
+def no_projection(largest: int, line_bits: int) -> PrecisionError:
+    """The error if no map tells inputs up to `largest` apart within 2^line_bits."""
+    return PrecisionError(
+        f"inputs up to {largest} project beyond 2^{line_bits} or coincide: scale them"
+        " down"
+    )
