@@ -11,6 +11,7 @@ from identity_matters.report.figures.drawing import (
     legend_below,
     series,
     split,
+    with_column,
 )
 from identity_matters.report.figures.registry import figure
 from identity_matters.report.records import of_kind, pick
@@ -21,9 +22,10 @@ _LARGEST_LOSS = 10.0  # of a net that diverges; ten classes at random have 2.3
 
 def ablation_points(question: str, run: Run) -> Iterator[dict]:
     """One row for each logged step and each evaluation of the nets of the question."""
-    asked = run.variant.endswith(f"/{question}")
+    if not run.variant.endswith(f"/{question}"):
+        return
     results = {result["cell"]: result for result in of_kind(run, "result")}
-    for record in run.records if asked else ():
+    for record in run.records:
         if record["kind"] not in ("train", "evaluation"):
             continue
         result = results[record["cell"]]
@@ -53,8 +55,8 @@ def draw_ablation(points: Points, canvas: Canvas) -> None:
             f"{variant.split('/')[0]}, {convolutions} convolutions", fontsize=9
         )
         above.set(yscale="log")
-        losses = [point for point in shown if "loss" in point]
-        evaluated = [point for point in shown if "test_error_percent" in point]
+        losses = with_column(shown, "loss")
+        evaluated = with_column(shown, "test_error_percent")
         # Both panels have the marks that the legend shows.
         curves(above, series(losses, "net", nets), "step", "loss", markevery=0.15)
         curves(below, series(evaluated, "net", nets), "step", "test_error_percent")

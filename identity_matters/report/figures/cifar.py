@@ -1,6 +1,7 @@
 """Figures of experiments/images/cifar.py: convergence, and what the blocks do."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from identity_matters import paper
 from identity_matters.report.figures.drawing import (
@@ -27,32 +28,39 @@ def convergence_points(run: Run) -> Iterator[dict]:
 
 @figure("cifar", "convergence", convergence_points)
 def draw_convergence(points: Points, canvas: Canvas) -> None:
-    for axes, own in panels(canvas, points, "variant", columns=2, legend=2):
+    """Errors over the steps of each variant, beside what the paper reports."""
+    for axes, in_panel in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
         curves(
             axes,
-            series(own, "kind", _LABELS),
+            series(in_panel, "kind", _LABELS),
             "step",
             "error_percent",
             "-",
             linewidth=1,
         )
-        if max(row["step"] for row in own) >= _PLATEAU_STEP:
+        if max(row["step"] for row in in_panel) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
-        if published := paper.TABLE_2["this paper"].get(
-            own[0]["variant"].split("/")[0]
-        ):
-            label = "the paper's test error, 13.5M parameters"
-            axes.axhline(published.value, color="grey", linewidth=0.8, label=label)
-            # Beside the left end of the line, where every curve is far above it.
-            where = {
-                "transform": axes.get_yaxis_transform(),
-                "va": "bottom",
-                "fontsize": 8,
-            }
-            axes.text(0.01, published.value, f"{published.value:g} %", **where)
+        dataset = in_panel[0]["variant"].split("/")[0]
+        if published := paper.TABLE_2["this paper"].get(dataset):
+            _draw_published(axes, published.value)
         axes.set_ylim(0, 100)
+
+
+def _draw_published(axes: Any, percent: float) -> None:
+    """A line at the paper's test error, with its value."""
+    label = "the paper's test error, 13.5M parameters"
+    axes.axhline(percent, color="grey", linewidth=0.8, label=label)
+    # Beside the left end of the line, where every curve is far above it.
+    axes.text(
+        x=0.01,
+        y=percent,
+        s=f"{percent:g} %",
+        transform=axes.get_yaxis_transform(),
+        va="bottom",
+        fontsize=8,
+    )
 
 
 def ratio_points(run: Run) -> Iterator[dict]:
@@ -65,6 +73,7 @@ def ratio_points(run: Run) -> Iterator[dict]:
 
 @figure("cifar", "residual_ratio", ratio_points)
 def draw_ratio(points: Points, canvas: Canvas) -> None:
+    """The ratio over the blocks, before and after training."""
     # Variants train for different numbers of steps.
     timed = [
         {**point, "when": "after training" if point["step"] else "before training"}

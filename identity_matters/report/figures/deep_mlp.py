@@ -26,8 +26,9 @@ _NETS = {  # (identity, initialization) -> label
     (False, "orthogonal"): "without, orthogonal",
 }
 _NET_LABELS = {net: net for net in _NETS.values()}
-# Its curve may lie on that of the nets with the identity: these show between dashes.
-_DASHED = _NETS[False, "orthogonal"]
+# The orthogonal nets' curve may lie on that of the nets with the identity: these show
+# between its dashes.
+_LINES = dict.fromkeys(_NETS.values(), "o-") | {_NETS[False, "orthogonal"]: "o--"}
 
 
 def _labelled(run: Run) -> Iterator[dict]:
@@ -76,8 +77,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 def _draw_nets(axes: Any, points: Points, x: str, y: str, **options: Any) -> None:
     """A curve of column y over column x for each kind of net."""
     for looks, rows in series(points, "net", _NET_LABELS):
-        line = "o--" if looks["label"] == _DASHED else "o-"
-        curve(axes, rows, x, y, line, **looks | options)
+        curve(axes, rows, x, y, _LINES[rows[0]["net"]], **looks | options)
 
 
 def _over_depth(
@@ -85,22 +85,23 @@ def _over_depth(
 ) -> Iterator[tuple[Any, list]]:
     """Panels by activation with the depths on the x axis, and one shared legend."""
     depths = sorted({point["depth"] for point in points})
-    for axes, own in panels(canvas, points, "activation", legend=2):
+    for axes, in_panel in panels(canvas, points, "activation", legend=2):
         axes.set(xscale="log", xlabel="layers ℓ", ylabel=ylabel)
         axes.set_xticks(depths, map(str, depths))
         axes.set_xticks([], minor=True)
-        yield axes, own
+        yield axes, in_panel
 
 
 @figure("deep_mlp", "trainability", trainability_points)
 def draw_trainability(points: Points, canvas: Canvas) -> None:
+    """The loss of each kind of net over its depth, and that of the best map."""
     # The losses of diverged nets are drawn at 2.
     points = [
         {**point, "train_loss": min(point["train_loss"], 2.0)} for point in points
     ]
-    for axes, own in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
-        _draw_nets(axes, own, "depth", "train_loss")
-        best = own[0]["linear_optimum_loss"]
+    for axes, in_panel in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
+        _draw_nets(axes, in_panel, "depth", "train_loss")
+        best = in_panel[0]["linear_optimum_loss"]
         axes.axhline(
             best, color="black", linestyle="--", linewidth=1, label="best linear map"
         )
@@ -108,10 +109,11 @@ def draw_trainability(points: Points, canvas: Canvas) -> None:
 
 @figure("deep_mlp", "directions", trainability_points)
 def draw_directions(points: Points, canvas: Canvas) -> None:
-    for axes, own in _over_depth(
+    """The effective dimension before the last layer, at the start."""
+    for axes, in_panel in _over_depth(
         points, canvas, r"effective dimension of $h_{\ell-1}$"
     ):
-        _draw_nets(axes, own, "depth", "start_effective_dimension")
+        _draw_nets(axes, in_panel, "depth", "start_effective_dimension")
 
 
 @figure("deep_mlp", "gradients", gradient_points)
@@ -121,16 +123,19 @@ def draw_gradients(points: Points, canvas: Canvas) -> None:
         {**point, "panel": f"{point['activation']}, {point['depth']:,} layers"}
         for point in sorted(points, key=lambda point: point["depth"])
     ]
-    for axes, own in panels(canvas, named, "panel", columns=2, legend=2):
+    for axes, in_panel in panels(canvas, named, "panel", columns=2, legend=2):
         axes.set(yscale="log", xlabel="layer j / ℓ")
         axes.set_ylabel(r"norm of the gradient to $W_j$")
         # Gradients below the range of float32 are 0.
-        _draw_nets(axes, own, "place", "gradient_norm", floor=_NO_GRADIENT, markevery=9)
+        _draw_nets(
+            axes, in_panel, "place", "gradient_norm", floor=_NO_GRADIENT, markevery=9
+        )
         axes.text(0.02, 1.5 * _NO_GRADIENT, "0 in float32", va="bottom", fontsize=7)
 
 
 @figure("deep_mlp", "norms", norm_points)
 def draw_norms(points: Points, canvas: Canvas) -> None:
+    """A table for each activation: a row for each rate, a column for each depth."""
     rates = sorted(split(points, "rate_times_depth"))
     depths = sorted(split(points, "depth"))
     shared = sorted(split(points, "activation"))

@@ -39,6 +39,7 @@ def inside_points(run: Run) -> list[dict]:
 
 @figure("convergence", "inside", inside_points)
 def draw_inside(points: Points, canvas: Canvas) -> None:
+    """The share that converged over f(0) − C, and where certificates end."""
     axes = canvas.subplots()
     nets = series(points, "depth width", lambda net: f"ℓ = {net[0]}, d = {net[1]}")
     curves(axes, nets, "excess_over_sigma", "converged_percent")
@@ -57,11 +58,11 @@ def draw_inside(points: Points, canvas: Canvas) -> None:
 def escape_points(run: Run) -> Iterator[dict]:
     """One row for each target of `_ESCAPED`, depth and noise: medians of the draws."""
     for record in of_kind(run, "escape", "question"):
-        for entry in (
-            record["by_noise"] if record["target"] in [[r] for r in _ESCAPED] else ()
-        ):
-            # A draw that was not run, because it would
-            # take too long, counts as max_updates.
+        if record["target"] not in [[r] for r in _ESCAPED]:
+            continue
+        for entry in record["by_noise"]:
+            # A draw that was not run, because it would take too long, counts as
+            # max_updates.
             measured = (
                 entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
             )
@@ -76,9 +77,10 @@ def escape_points(run: Run) -> Iterator[dict]:
 
 @figure("convergence", "escape", escape_points)
 def draw_escape(points: Points, canvas: Canvas) -> None:
-    for axes, own in panels(canvas, points, "target", _ESCAPED, legend=3):
+    """Updates to the target over depth: lines are predicted, marks measured."""
+    for axes, in_panel in panels(canvas, points, "target", _ESCAPED, legend=3):
         axes.set(yscale="log", xlabel="depth ℓ", ylabel="updates to the target, median")
-        for style, rows in series(own, "noise", "noise {:g}".format):
+        for style, rows in series(in_panel, "noise", "noise {:g}".format):
             for name, line in (("predicted", "-"), ("measured", "o")):
                 label = f"{name}, {style['label']}"
                 curve(
@@ -122,6 +124,7 @@ def depth_points(run: Run) -> list[dict]:
 
 @figure("linear_training", "depth", depth_points)
 def draw_depth(points: Points, canvas: Canvas) -> None:
+    """Over depth: left the gradient at the start, right the updates needed."""
     gradient, updates = canvas.subplots(1, 2)
     for place, (looks, rows) in enumerate(series(points, "network", _NETWORKS)):
         # The networks stand side by side at each depth.
@@ -165,10 +168,11 @@ def norm_points(run: Run) -> Iterator[dict]:
 
 @figure("linear_training", "norm", norm_points)
 def draw_norm(points: Points, canvas: Canvas) -> None:
+    """l |||A||| over depth between its bounds, a panel for each target."""
     seeds = sorted(split(points, "problem_seed"))
     titles = {seed: f"target {number}" for number, seed in enumerate(seeds, start=1)}
     top = 1.5 * max(point["bound_iclr2017_times_depth"] for point in points)
-    for axes, own in panels(canvas, points, "problem_seed", titles, legend=2):
+    for axes, in_panel in panels(canvas, points, "problem_seed", titles, legend=2):
         axes.set(xlabel="depth ℓ", ylabel=DEPTH_TIMES_NORM)
         axes.set(yscale="log", ylim=(1, top))
         for name, colour, line, label in (
@@ -178,7 +182,7 @@ def draw_norm(points: Points, canvas: Canvas) -> None:
             ("least_norm_times_depth", COLOURS[6], ":", "no factorization goes below"),
             ("depth", "gray", "-", f"the wall, {NORM} = 1"),
         ):
-            curve(axes, own, "depth", name, line, color=colour, label=label)
+            curve(axes, in_panel, "depth", name, line, color=colour, label=label)
         axes.set_xscale("log", base=2)
 
 
@@ -197,16 +201,17 @@ def stuck_points(run: Run) -> list[dict]:
 
 @figure("linear_training", "stuck", stuck_points)
 def draw_stuck(points: Points, canvas: Canvas) -> None:
-    for axes, own in panels(canvas, points, "target", _TARGETS, legend=3):
+    """The excess risk of each start over the updates, and the predicted stall."""
+    for axes, in_panel in panels(canvas, points, "target", _TARGETS, legend=3):
         axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
-        for style, some in series(own, "start", _STARTS):
-            line = "o-" if len(split(some, "updates")) < 6 else "-"
+        for style, of_start in series(in_panel, "start", _STARTS):
+            line = "o-" if len(split(of_start, "updates")) < 6 else "-"
             # The modified identity maps reach the optimum up to rounding.
             style |= {"linewidth": 1, "floor": 1e-16}
             # Seeds stop after different numbers of updates, so a median would jump.
-            for rows in split(some, "seed").values():
+            for rows in split(of_start, "seed").values():
                 curve(axes, rows, "updates", "excess_risk", line, **style)
-        predicted = own[0]["predicted_stall_excess_risk"]
+        predicted = in_panel[0]["predicted_stall_excess_risk"]
         axes.axhline(
             predicted,
             color="black",
@@ -227,13 +232,14 @@ def noise_points(run: Run) -> list[dict]:
 
 @figure("linear_training", "noise", noise_points)
 def draw_noise(points: Points, canvas: Canvas) -> None:
+    """The updates of each draw over the noise, a colour for each depth."""
     depths = {depth: f"ℓ = {depth}" for depth in sorted(split(points, "depth"))}
     targets = dict(reversed(_TARGETS.items()))
     most_updates = max(point["updates"] for point in points)
-    for axes, own in panels(canvas, points, "target", targets, legend=5):
+    for axes, in_panel in panels(canvas, points, "target", targets, legend=5):
         axes.set(xscale="log", xlabel="standard deviation of the noise")
         axes.set(yscale="log", ylabel="updates to the tolerance, each draw")
-        for place, (looks, of_depth) in enumerate(series(own, "depth", depths)):
+        for place, (looks, of_depth) in enumerate(series(in_panel, "depth", depths)):
             # Shift the depths sideways, so that their points do not overlap.
             shift = 1.12 ** (place - len(depths) / 2)
             placed = [{**row, "place": row["noise_std"] * shift} for row in of_depth]

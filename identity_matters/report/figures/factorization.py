@@ -68,6 +68,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 
 @figure("factorization", "norms", norm_points)
 def draw_norms(points: Points, canvas: Canvas) -> None:
+    """l |||A||| of each method over the dimension, between the bounds."""
     names = ("dimension", "depth_times_norm")
     shown = [point for point in points if point["dimension"] not in _NOT_JOINED]
     for axes, in_panel in panels(canvas, shown, "variant", _PANELS, legend=4):
@@ -172,6 +173,7 @@ def shortest_points(run: Run) -> Iterator[dict]:
 
 @figure("factorization", "shortest", shortest_points)
 def draw_shortest(points: Points, canvas: Canvas) -> None:
+    """The excess of each target over both lower bounds, by dimension."""
     for axes, in_panel in panels(canvas, points, "variant", _OF_PATHS, legend=2):
         axes.set_yscale("symlog", linthresh=_NO_EXCESS)
         axes.set(ylim=(0, 100), ylabel="excess of the shortest path, percent")
@@ -217,6 +219,7 @@ def optimum_points(run: Run) -> Iterator[dict]:
 
 @figure("optimum", "curve", optimum_points)
 def draw_optimum(points: Points, canvas: Canvas) -> None:
+    """l |||A||| over l: the optimum between polar layers and the bound."""
     shown = [point for point in points if point["norm"] < 1]
     title = "R = −diag({0:g}, 1/{0:g})".format
     for axes, in_panel in panels(canvas, shown, "largest", title, legend=3):

@@ -3,6 +3,7 @@
 import itertools
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from matplotlib.lines import Line2D
@@ -52,6 +53,7 @@ def distribution_points(run: Run) -> Iterator[dict]:
 
 @figure("gradient_bound", "distribution", distribution_points)
 def draw_distribution(points: Points, canvas: Canvas) -> None:
+    """The share of the random points above each ratio, a curve for each form."""
     axes = canvas.subplots()
     for looks, rows in series(points, "form", _LABELS):
         share = statistics.fmean(row["failures_percent"] for row in rows)
@@ -100,6 +102,7 @@ def tight_family_points(run: Run) -> Iterator[dict]:
 
 @figure("gradient_bound", "tight_family", tight_family_points)
 def draw_tight_family(points: Points, canvas: Canvas) -> None:
+    """The ratio over tau of each form, a panel for each s; the least width alone."""
     by_width = split(points, "width")
     shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
     # With one layer all forms but the corrected one are the same, as at every depth
@@ -112,22 +115,36 @@ def draw_tight_family(points: Points, canvas: Canvas) -> None:
     for axes, in_panel in panels(canvas, shown, "scale", "s = {:g}".format):
         axes.set_yscale("log")
         axes.set(xlabel="τ", ylabel="right-hand side / squared gradient")
-        # Beyond six decades there is nothing new:
-        # the ICLR form goes on as (1-tau)^{-(l-1)}.
+        # Beyond six decades there is nothing new: the ICLR form goes on as
+        # (1-tau)^{-(l-1)}.
         axes.set_ylim(0.1, 1e6)
-        forms = split(in_panel, "form")
-        for looks, rows in series(forms.get("iclr2017", []), "depth", depths):
-            curve(axes, rows, "tau", "ratio", "-", **looks)
-        for form, line in _SAME_AT_EVERY_DEPTH.items():
-            if form in forms:
-                rows = next(iter(split(forms[form], "depth").values()))
-                curve(axes, rows, "tau", "ratio", line, color="black")
-    handles = [
+        _draw_forms(axes, split(in_panel, "form"), depths)
+    canvas.legend(
+        handles=_names_of_forms(shown, depths),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=8,
+    )
+
+
+def _draw_forms(axes: Any, forms: dict[str, Points], depths: dict[int, str]) -> None:
+    """The form of ICLR 2017 at each depth; of the others one depth, for they agree."""
+    for looks, rows in series(forms.get("iclr2017", []), "depth", depths):
+        curve(axes, rows, "tau", "ratio", "-", **looks)
+    for form, line in _SAME_AT_EVERY_DEPTH.items():
+        if form in forms:
+            of_one_depth = next(iter(split(forms[form], "depth").values()))
+            curve(axes, of_one_depth, "tau", "ratio", line, color="black")
+
+
+def _names_of_forms(points: Points, depths: dict[int, str]) -> list[Line2D]:
+    """The entries of the legend: one for each curve of `_draw_forms`."""
+    of_iclr2017 = [
         Line2D([], [], color=looks["color"], ls=looks["dashes"], label=looks["label"])
-        for looks, _ in series(shown, "depth", depths)
+        for looks, _ in series(points, "depth", depths)
     ]
-    handles += [
+    of_the_others = [
         Line2D([], [], color="black", ls=line, label=f"{_LABELS[form]}, every ℓ")
         for form, line in _SAME_AT_EVERY_DEPTH.items()
     ]
-    canvas.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
+    return of_iclr2017 + of_the_others

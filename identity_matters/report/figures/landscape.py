@@ -1,6 +1,7 @@
 """Figures of the landscape: the wall at |||A||| = 1, the origin, and det R < 0."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from identity_matters.report.figures.drawing import (
     Canvas,
@@ -33,6 +34,7 @@ def wall_points(run: Run) -> Iterator[dict]:
 
 @figure("landscape", "wall", wall_points)
 def draw_wall(points: Points, canvas: Canvas) -> None:
+    """The excess risk of each critical point over its norm, counted on both sides."""
     canvas.set_size_inches(7.0, 3.5)
     axes = canvas.subplots()
     starts = {False: "search from near", True: r"search from far, and $A_i = -I$"}
@@ -42,14 +44,22 @@ def draw_wall(points: Points, canvas: Canvas) -> None:
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
     inside = [point for point in points if point["norm"] <= _INSIDE]
     outside = [point for point in points if point["norm"] >= 1]
-    for x, where, those in ((0.5, "near", inside), (2.0, "far from", outside)):
-        bad = sum(point["relative_excess"] > _OF_ROUNDING for point in those)
-        text = f"{where} the identity:\n{bad:,} of {len(those):,}\nare not optimal"
-        axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
+    _write_count(axes, 0.5, "near the identity", inside)
+    _write_count(axes, 2.0, "far from the identity", outside)
     axes.set(yscale="log", xlim=(0, 3))
     axes.set_xlabel(f"{NORM}: how far the layers are from the identity")
     axes.set_ylabel("risk above the optimum, relative")
     axes.legend(loc=(0.6, 0.22))
+
+
+def _write_count(axes: Any, x: float, where: str, critical_points: Points) -> None:
+    """Writes how many of these critical points are no global minima."""
+    not_optimal = sum(
+        point["relative_excess"] > _OF_ROUNDING for point in critical_points
+    )
+    counts = f"{not_optimal:,} of {len(critical_points):,}"
+    text = f"{where}:\n{counts}\nare not optimal"
+    axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
 
 
 def origin_points(run: Run) -> list[dict]:
@@ -70,6 +80,7 @@ def origin_points(run: Run) -> list[dict]:
 
 @figure("landscape", "origin", origin_points)
 def draw_origin(points: Points, canvas: Canvas) -> None:
+    """At zero weights: left the eigenvalues over depth, right the gradient."""
     spectrum, gradient = canvas.subplots(1, 2)
     nets = {"residual": "residual net", "standard": "standard net"}
     marks = {"residual net": ("o", 0.12), "standard net": ("x", -0.12)}
@@ -104,6 +115,7 @@ def negative_determinant_points(run: Run) -> Iterator[dict]:
 
 @figure("landscape", "negative_determinant", negative_determinant_points)
 def draw_negative_determinant(points: Points, canvas: Canvas) -> None:
+    """The least gradient over its floor, as the ball grows to norm 1."""
     points = sorted(points, key=lambda point: (point["width"], point["depth"]))
     ratios = [
         {**point, "over_floor": point["least_gradient_norm"] / point["floor"]}

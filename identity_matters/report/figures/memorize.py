@@ -51,6 +51,7 @@ def parameter_points(run: Run) -> Iterator[dict]:
 
 @figure("memorize", "parameters", parameter_points)
 def draw_parameters(points: Points, canvas: Canvas) -> None:
+    """A mark for each network over n, and the curves of the theory."""
     canvas.set_size_inches(7.0, 5.4)
     axes = canvas.subplots()
     points = sorted(
@@ -101,7 +102,8 @@ def _net_name(net: tuple) -> str:
 def width_points(run: Run) -> Iterator[dict]:
     """The least widths, and that of the theorem, for each n and precision."""
     printed = {
-        one["examples"]: one["theorem_width"] for one in of_kind(run, "separation")
+        record["examples"]: record["theorem_width"]
+        for record in of_kind(run, "separation")
     }
     names = "precision examples least_fitting_width least_certified_width"
     for record in of_kind(run, "minimal_width"):
@@ -113,6 +115,7 @@ def width_points(run: Run) -> Iterator[dict]:
 
 @figure("memorize", "width", width_points)
 def draw_widths(points: Points, canvas: Canvas) -> None:
+    """The least widths over n, and the width that the proof prints."""
     axes = canvas.subplots()
     for looks, rows in series(points, "precision", _PRECISIONS):
         # Large hollow marks, so that equal widths show inside them.
@@ -145,6 +148,7 @@ def precision_points(run: Run) -> Iterator[dict]:
 
 @figure("memorize", "precision", precision_points)
 def draw_precision(points: Points, canvas: Canvas) -> None:
+    """The error and its certified bound over the distance of a pair."""
     axes = canvas.subplots()
     # Without a certificate its bound need not hold.
     certified = [point for point in points if point["certified"]]
@@ -180,6 +184,7 @@ def descent_points(run: Run) -> Iterator[dict]:
 
 @figure("memorize", "descent", descent_points)
 def draw_descent(points: Points, canvas: Canvas) -> None:
+    """The errors of SGD over its steps; a line for the constructed network."""
     axes = canvas.subplots()
     rates = series(points, "learning_rate", "SGD with momentum, rate {:g}".format)
     curves(axes, rates, "step", "errors_percent")
@@ -203,8 +208,9 @@ def few_numbers_points(run: Run) -> Iterator[dict]:
 
 @figure("memorize", "few_numbers", few_numbers_points)
 def draw_few_numbers(points: Points, canvas: Canvas) -> None:
+    """Stored numbers per example over the size of a group, and the bound."""
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, own in panels(canvas, points, "dataset", titles, legend=2):
+    for axes, in_panel in panels(canvas, points, "dataset", titles, legend=2):
         axes.set(
             yscale="log", xlabel="images per group", ylabel="stored numbers per example"
         )
@@ -218,7 +224,7 @@ def draw_few_numbers(points: Points, canvas: Canvas) -> None:
                 "counting bound, numbers of 53 bits",
             ),
         ):
-            curve(axes, own, "group_points", name, line, color=colour, label=label)
+            curve(axes, in_panel, "group_points", name, line, color=colour, label=label)
         axes.axhline(1.0, color="grey", linewidth=1, label="one number per example")
 
 
@@ -229,45 +235,69 @@ _PARTS = {
 }
 
 
+# The network of (E11) in docs/theory/memorize.md of width 6, counted and not run.
+_LABELS_PER_WORD = 13  # m, the points of a group
+_NUMBERS_PER_GROUP = 3  # k - 3: a threshold, a word and a constant
+_E11_CONSTANT = 1121  # c_6
+
+
 def floor_points(run: Run) -> Iterator[dict]:
-    """One row for each network: the parts of its stored numbers."""
-    records = [one for one in of_kind(run, "retrieval") if "refused" not in one]
+    """One row for each network: the parts of its stored numbers.
+
+    Two networks are counted by their formulas; those of the records were built.
+    """
+    records = [
+        record for record in of_kind(run, "retrieval") if "refused" not in record
+    ]
     if not records:
         return
     dataset = pick(records[0], "dataset examples counting_bound=counting_lower_bound")
-    n, d, r = (records[0][name] for name in ("examples", "features", "num_classes"))
-    yield {
-        **dataset,
+    sizes = (_one_hidden_layer(records[0]), _groups_of_neighbours(records[0]))
+    for parts in (*sizes, *map(_retrieval, records)):
+        yield {**dataset, **parts}
+
+
+def _one_hidden_layer(record: dict) -> dict:
+    """The parts of the network with n hidden units: d, and two numbers a unit."""
+    return {
         "network": "one hidden layer (Zhang et al. 2016)",
-        "input_map": d,
-        "words": 2 * n,
+        "input_map": record["features"],
+        "words": 2 * record["examples"],
         "shared": 0,
     }
-    yield {
-        **dataset,
-        "network": "13 labels a word",
-        "input_map": d,
-        "words": 3 * math.ceil(n / 13),
-        "shared": r**2 + 9 * r + 1121,  # E11
+
+
+def _groups_of_neighbours(record: dict) -> dict:
+    """The parts of the network of (E11), with r classes."""
+    groups = math.ceil(record["examples"] / _LABELS_PER_WORD)
+    r = record["num_classes"]
+    return {
+        "network": f"{_LABELS_PER_WORD} labels a word",
+        "input_map": record["features"],
+        "words": _NUMBERS_PER_GROUP * groups,
+        "shared": r**2 + 9 * r + _E11_CONSTANT,
     }
-    for record in records:
-        input_map, words = record["input_map_numbers"], record["word_numbers"]
-        yield {
-            **dataset,
-            "network": f"table, {record['input_map']} input map",
-            "input_map": input_map,
-            "words": words,
-            "shared": record["numbers"] - input_map - words,
-        }
+
+
+def _retrieval(record: dict) -> dict:
+    """The parts of a network that looks its labels up in a table, as it was built."""
+    input_map, words = record["input_map_numbers"], record["word_numbers"]
+    return {
+        "network": f"table, {record['input_map']} input map",
+        "input_map": input_map,
+        "words": words,
+        "shared": record["numbers"] - input_map - words,
+    }
 
 
 @figure("memorize", "floor", floor_points)
 def draw_floor(points: Points, canvas: Canvas) -> None:
+    """A bar for each network, from the parts of its stored numbers."""
     titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, own in panels(canvas, points, "dataset", titles, legend=2):
-        names = list(dict.fromkeys(point["network"] for point in own))[::-1]
+    for axes, in_panel in panels(canvas, points, "dataset", titles, legend=2):
+        names = list(dict.fromkeys(point["network"] for point in in_panel))[::-1]
         # Seeds differ by a few words; the last one is drawn.
-        by_name = {point["network"]: point for point in own}
+        by_name = {point["network"]: point for point in in_panel}
         left = [0.0] * len(names)
         for part, (label, colour, hatch) in _PARTS.items():
             sizes = [by_name[name][part] for name in names]
@@ -281,7 +311,7 @@ def draw_floor(points: Points, canvas: Canvas) -> None:
                 label=label,
             )
             left = [start + size for start, size in zip(left, sizes, strict=True)]
-        bound = own[0]["counting_bound"]
+        bound = in_panel[0]["counting_bound"]
         axes.axvline(bound, color="black", linestyle=":", label="counting bound")
         axes.set(xlabel="stored numbers")
 
@@ -297,19 +327,22 @@ def trade_points(run: Run) -> list[dict]:
 
 @figure("memorize", "trade", trade_points)
 def draw_trade(points: Points, canvas: Canvas) -> None:
+    """Stored numbers over the bits of a number, a curve for each width."""
     columns = {"numbers": "the whole network", "group_numbers": "the groups alone"}
     rows = [
         {**point, "part": part, "stored": point[part]}
         for part in columns
         for point in points
     ]
-    for axes, own in panels(canvas, rows, "part", columns, legend=2):
+    for axes, in_panel in panels(canvas, rows, "part", columns, legend=2):
         axes.set(xlabel="bits of a number")
         axes.set_ylabel(f"stored numbers, n = {_examples(points)}")
-        curves(axes, series(own, "width", "width {}".format), "word_bits", "stored")
+        curves(
+            axes, series(in_panel, "width", "width {}".format), "word_bits", "stored"
+        )
         curve(
             axes,
-            own,
+            in_panel,
             "word_bits",
             "counting_bound",
             ":",

@@ -26,6 +26,7 @@ def growth_points(run: Run) -> Iterator[dict]:
 
 @figure("benchmark_memorize_at_scale", "growth", growth_points)
 def draw_growth(points: Points, canvas: Canvas) -> None:
+    """Left the seconds to build and to run over n, right the memory."""
     canvas.set_size_inches(7.0, 3.2)
     left, right = canvas.subplots(1, 2)
     for axes in (left, right):

@@ -34,9 +34,10 @@ def bound_points(run: Run) -> Iterator[dict]:
 
 @figure("sampled_bound", "risk", bound_points)
 def draw_bound(points: Points, canvas: Canvas) -> None:
-    for axes, own in panels(canvas, points, "depth", "{} layers".format, legend=3):
+    """The measured risk over the updates, its proved bound and its floor."""
+    for axes, in_panel in panels(canvas, points, "depth", "{} layers".format, legend=3):
         axes.set(yscale="log", xlabel="updates", ylabel="f − C, mean over runs")
-        for looks, rows in series(own, "batch_examples", "B = {}".format):
+        for looks, rows in series(in_panel, "batch_examples", "B = {}".format):
             label = looks["label"]
             curve(
                 axes,
@@ -78,9 +79,10 @@ def floor_points(run: Run) -> Iterator[dict]:
 
 @figure("linear_sampled", "floor", floor_points)
 def draw_floor(points: Points, canvas: Canvas) -> None:
+    """Left the risk over the updates and its predicted floor, right l |||A|||."""
     left, right = canvas.subplots(1, 2)
-    own = [{**p, "norm_times_depth": p["depth"] * p["norm"]} for p in points]
-    for looks, rows in series(own, "depth", "{} layers".format):
+    with_product = [{**p, "norm_times_depth": p["depth"] * p["norm"]} for p in points]
+    for looks, rows in series(with_product, "depth", "{} layers".format):
         curve(left, rows, "step", "excess_risk", markevery=_MARK_EVERY, **looks)
         curve(left, rows, "step", "predicted_excess_risk", ":", color=looks["color"])
         curve(right, rows, "step", "norm_times_depth", markevery=_MARK_EVERY, **looks)
