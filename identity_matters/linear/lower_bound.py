@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from identity_matters import lbfgs
 from identity_matters.checks import check_whole
 from identity_matters.linear.invariant_spaces import paired_moduli
-from identity_matters.linear.one_pace import slowest_forced_vector
+from identity_matters.linear.one_pace import longest_forced_step
 from identity_matters.linear.optimum import known_optimum
 from identity_matters.linear.target import (
     NotApplicableError,
@@ -117,7 +117,7 @@ def norm_lower_bound(
 def _bound_over_pair(target: Target, depth: int) -> float:
     """The bound (F10) in closed form, for the targets of (F20); 0 for others."""
     try:
-        return slowest_forced_vector(target, depth).bound
+        return longest_forced_step(target, depth).bound
     except NotApplicableError:
         return 0.0
 
@@ -230,6 +230,8 @@ def _negated_bound_and_gradient(
 
 class HalfTurn(NamedTuple):
     """A bound by (F10), and the y and the rho that give it.
+
+    Of two half turns the one with the larger bound is the larger tuple.
 
     Attributes:
       bound: 0 if there is none.

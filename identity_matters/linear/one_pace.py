@@ -28,7 +28,7 @@ from identity_matters.linear.matrix_powers import (
 )
 from identity_matters.linear.target import NotApplicableError, Shifted, Target
 
-# Points between an eigenvector and the plane, from which the slowest one is refined.
+# Points between an eigenvector and the plane; the longest steps among them are refined.
 _GRID_POINTS = 1025
 # How far the grid extends beyond the scales of the edge, in log tan s. A step below 1
 # is the longest within about exp(5) of them, whatever R in the range of float64.
@@ -77,7 +77,7 @@ def one_pace(target: Target, depth: int) -> OnePace:
 
     Raises NotApplicableError if R is not a target of F20, or M has no principal root.
     """
-    forced = slowest_forced_vector(target, depth)
+    forced = longest_forced_step(target, depth)
     # The other rotation is the mirror image of this one under a reflection that
     # commutes with R: its layers have the same norm.
     turn, _ = isoclinic_turns(target.R, forced.x, forced.angle)
@@ -85,14 +85,14 @@ def one_pace(target: Target, depth: int) -> OnePace:
     return OnePace(turn=turn, norm=norm, bound=forced.bound)
 
 
-def slowest_forced_vector(target: Target, depth: int) -> ForcedVector:
+def longest_forced_step(target: Target, depth: int) -> ForcedVector:
     """The vector of (F10) with the largest bound, up to rounding, for a target of F20.
 
     Raises NotApplicableError for other targets.
     """
     plane, lines = _plane_over_pair(target)
     edges = [_Edge(line, plane) for line in lines]
-    candidates = [edge.slowest(depth) for edge in edges]
+    candidates = [edge.longest_step(depth) for edge in edges]
     return max(candidates, key=lambda candidate: candidate.bound)
 
 
@@ -175,7 +175,7 @@ class _Edge:
         self.p = eigenvalue.real / self.c
         self.q = eigenvalue.imag / self.c
 
-    def slowest(self, depth: int) -> ForcedVector:
+    def longest_step(self, depth: int) -> ForcedVector:
         """The vector of this edge that needs the longest steps."""
         grid = self._grid()
         steps = np.abs(np.expm1(self._log_steps(grid) / depth))

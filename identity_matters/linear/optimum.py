@@ -43,8 +43,8 @@ _PEAKS = 4
 _FIRST_STEP = 1e-12
 
 
-class Slowest(NamedTuple):
-    """The vector of a plane that needs the longest steps: their length, q and psi.
+class LongestStep(NamedTuple):
+    """The longest step of a vector of a plane: its length, and q and psi of the vector.
 
     Attributes:
       norm: M.
@@ -78,12 +78,13 @@ class Block(NamedTuple):
     least: float
 
 
-def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
+def longest_step_in_plane(theta: float, m: float, g: float, depth: int) -> LongestStep:
     """The maximum over q of (F15), for Q that turns by theta and P that stretches.
 
     As depth grows, depth times the norm tends to the length in (F11).
 
-    >>> round(slowest_in_plane(np.pi, 0.0, np.log(2.0), 8).norm, 6)  # diag(-2, -1/2)
+    >>> # diag(-2, -1/2)
+    >>> round(longest_step_in_plane(np.pi, 0.0, np.log(2.0), 8).norm, 6)
     0.47197
 
     Args:
@@ -115,7 +116,7 @@ def slowest_in_plane(theta: float, m: float, g: float, depth: int) -> Slowest:
     lengths, _, _ = candidate(grid)
     tops = [_top(slope, float(grid[peak])) for peak in _peaks(lengths)]
     norm, q, psi = max(map(candidate, tops), key=lambda at_top: at_top[0])
-    return Slowest(norm=float(norm), q=float(q), psi=float(psi))
+    return LongestStep(norm=float(norm), q=float(q), psi=float(psi))
 
 
 def _peaks(values: np.ndarray) -> np.ndarray:
@@ -282,21 +283,21 @@ def _plane(R: Shifted, columns: np.ndarray, depth: int) -> Block:
         # A turn to the right is one to the left in the mirrored plane.
         columns = columns * [1, -1]
         polar = polar._replace(theta=-polar.theta, axis=-polar.axis)
-    slowest = slowest_in_plane(polar.theta, polar.m, polar.g, depth)
-    if slowest.psi == 0 and polar.theta == 0:
-        return _pure_stretch(polar, slowest, columns, depth)
-    first = _first_layer(polar, slowest, depth)
+    longest = longest_step_in_plane(polar.theta, polar.m, polar.g, depth)
+    if longest.psi == 0 and polar.theta == 0:
+        return _pure_stretch(polar, longest, columns, depth)
+    first = _first_layer(polar, longest, depth)
     return Block(
-        basis=columns @ _slowest_frame(polar, slowest.q),
+        basis=columns @ _frame_of_longest_step(polar, longest.q),
         first=first,
-        turn=(polar.theta + slowest.psi) / depth,
+        turn=(polar.theta + longest.psi) / depth,
         norm=float(np.linalg.norm(first, 2)),
-        least=slowest.norm,
+        least=longest.norm,
     )
 
 
 def _pure_stretch(
-    polar: _Polar, slowest: Slowest, columns: np.ndarray, depth: int
+    polar: _Polar, longest: LongestStep, columns: np.ndarray, depth: int
 ) -> Block:
     """The block of R = P, of which no vector is turned: the layers are its root."""
     logs = np.array([polar.m + polar.g, polar.m - polar.g])
@@ -306,12 +307,12 @@ def _pure_stretch(
         first=layer,
         turn=0.0,
         norm=float(np.abs(layer).max()),
-        least=slowest.norm,
+        least=longest.norm,
     )
 
 
-def _slowest_frame(polar: _Polar, q: float) -> np.ndarray:
-    """The frame, f64[2, 2], of the slowest vector x.
+def _frame_of_longest_step(polar: _Polar, q: float) -> np.ndarray:
+    """The frame, f64[2, 2], of the vector x that needs the longest step.
 
     P stretches x by e^{m+q} and turns it by psi to the left.
     """
@@ -321,18 +322,18 @@ def _slowest_frame(polar: _Polar, q: float) -> np.ndarray:
     return _turn(polar.axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
 
 
-def _first_layer(polar: _Polar, slowest: Slowest, depth: int) -> np.ndarray:
-    """A_1 in the slowest vector's frame, f64[2, 2].
+def _first_layer(polar: _Polar, longest: LongestStep, depth: int) -> np.ndarray:
+    """A_1 in the frame of the vector that needs the longest step, f64[2, 2].
 
     With a turn by (theta + psi) / l, I + A_1 is the l-th root of the triangular matrix
     ``[[e^{m+q}, 2 e^m c], [0, e^{m-q}]]``, where c is that of `_across`.
     """
     m = polar.m
-    q = slowest.q
+    q = longest.q
     # The corner of the root.
     shrink = np.sinh(q / depth) / np.sinh(q) if q else 1 / depth
     corner = 2 * float(_across(q, polar.g)) * np.exp(m / depth) * shrink
-    turn = (polar.theta + slowest.psi) / depth
+    turn = (polar.theta + longest.psi) / depth
     # The columns as complex numbers, which the turn multiplies by e^{i turn}.
     left = np.expm1((m + q) / depth + 1j * turn)
     right = corner * np.exp(1j * turn) + 1j * np.expm1((m - q) / depth + 1j * turn)

@@ -24,7 +24,7 @@ import numpy as np
 from identity_matters.linear.lower_bound import forced_vector
 from identity_matters.linear.matrix_powers import RotationForm
 from identity_matters.linear.one_pace import isoclinic_turns
-from identity_matters.linear.optimum import slowest_in_plane
+from identity_matters.linear.optimum import longest_step_in_plane
 from identity_matters.linear.shortest_path import PathSettings
 from identity_matters.linear.target import Target
 from identity_matters.linear.turn_and_stretch import (
@@ -171,4 +171,4 @@ def _best_psi(theta: float, log_stretches: np.ndarray, depth: int) -> float:
     """psi of (F15) in a plane that turns by theta >= 0 and is stretched, f64[2]."""
     m = float(np.mean(log_stretches))
     g = float(np.ptp(log_stretches)) / 2
-    return slowest_in_plane(theta, m, g, depth).psi
+    return longest_step_in_plane(theta, m, g, depth).psi

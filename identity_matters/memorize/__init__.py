@@ -15,6 +15,7 @@ docs/theory/memorize.md.
 * `paper_method`: Lemmas B.1 and B.2 with a bias for each unit; they ask more of the
   data.
 * `certificate`: the margins, and a proved bound on what rounding does to them.
+* `descent`: for contrast, a network of the same shape, trained by gradient descent.
 * `examples`: checks of the examples, the key, the precision and the memory.
 * `few_numbers`: fewer parameters than examples, as one number holds several labels;
   `hashing` finds their places in it.

@@ -7,7 +7,8 @@ ValueError. ``net(x, train=..., keys=None)`` takes images f32[n, h, w, c] and re
 float32.
 
 The paper's net (section 4, Table 1) is in `all_conv_residual`, those of Table 2 are in
-`baselines`, deep perceptrons in `mlp`. They share `base`, the class that all are of,
+`baselines`, deep perceptrons in `mlp`. `starts` has the initial weights that the
+paper's net can begin with. All share `base`, the class that they are of,
 `initializers`, `layers` and `tiny_maps`.
 """
 

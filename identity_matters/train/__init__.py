@@ -5,11 +5,13 @@ itself, and `load` reads one back, also from the checkpoints of an experiment, a
 that this package contains by its name. `save_variables` and `load_variables` keep
 variables alone.
 
-To see how a training works, read `loop`, then `step`, then `parallel`. `intervals` says
+`arrays` is the training of your own arrays, and `trained_net` what comes out of it. To
+see how a training works, read `loop`, then `step`, then `parallel`. `intervals` says
 when what happens, `step` defines one update, `parallel` runs steps on many devices,
 `records` makes records of their sums, `checkpoint` keeps the state on disk, `trees` and
 `net_source` put variables and nets into a form that can be kept, `progress` shows how
-far a training is, and `multihost` joins processes.
+far a training is, `multihost` joins processes, and `program_shapes` describes a
+training's programs, to compile them elsewhere.
 """
 
 from identity_matters.train.arrays import train

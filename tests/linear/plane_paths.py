@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from identity_matters.linear.matrix_powers import real_rotation_form
-from identity_matters.linear.optimum import slowest_in_plane
+from identity_matters.linear.optimum import longest_step_in_plane
 
 
 def plane_path_length(R):
@@ -18,7 +18,7 @@ def plane_path_length(R):
 def longest_in_plane(theta, m, g):
     """F11 is the limit of F15; at this depth they agree to 1e-11."""
     depth = 10**12
-    return depth * slowest_in_plane(theta, m, g, depth).norm
+    return depth * longest_step_in_plane(theta, m, g, depth).norm
 
 
 def turn(angle):

@@ -166,7 +166,7 @@ def test_negative_eigenvalues_of_even_multiplicity_cost_nothing(eigenvalues, dep
         ([-8.0, -4.0, -4.0, -3.0, -2.0, -1.0], (8.0, 4.0)),
         # Two equal eigenvalues pair at no extra cost; the third is paired with 1.
         ([-3.0, -3.0, -3.0, -1.0], (3.0, 1.0)),
-        # So far apart that the slowest vector does not keep its length.
+        # So far apart that the vector of the longest step does not keep its length.
         ([-30.0, -1 / 30, 1.0], (30.0, 1 / 30)),
     ],
 )

@@ -23,7 +23,7 @@ from tests.tables import by_name
 def test_half_turn_bound_of_a_pair_by_brute_force():
     """For all x in the plane and any determinant.
 
-    The slowest one goes the long way round.
+    The one that needs the longest step goes the long way round.
     """
     depth = 10**6
     t = np.linspace(0, math.pi, 200_001)

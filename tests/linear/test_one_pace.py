@@ -52,7 +52,7 @@ def test_layers_attain_the_bound_without_a_search(numbers, depth, monkeypatch):
 def test_the_forced_vector_by_all_vectors(numbers):
     """No vector with this |R x| has a larger angle to R x; of the forced ones, none."""
     R = target(*numbers)
-    forced = one_pace.slowest_forced_vector(check_target(R), 16)
+    forced = one_pace.longest_forced_step(check_target(R), 16)
     X = np.random.default_rng(1).standard_normal((4, 400_000))
     X /= np.linalg.norm(X, axis=0)
     lengths = np.linalg.norm(R @ X, axis=0)
@@ -64,7 +64,7 @@ def test_the_forced_vector_by_all_vectors(numbers):
     near = np.abs(lengths / length - 1) < 2e-3
     assert near.sum() > 1000
     assert steps[near].min() > forced.bound * (1 - 2e-3)
-    # For every length between b and a the slowest vector is no slower than this.
+    # For every length between b and a no vector needs a longer step than this.
     a, b, *_ = numbers
     bins = np.geomspace(b * 1.02, a / 1.02, 40)
     for low, high in itertools.pairwise(bins):
@@ -119,7 +119,7 @@ def test_targets_that_are_nearly_a_half_turn(difference):
         (-1.0 - difference / 2) * np.eye(2) + 0.3 * difference * turn(math.pi / 2),
     )
     depth = 12
-    forced = one_pace.slowest_forced_vector(check_target(R), depth)
+    forced = one_pace.longest_forced_step(check_target(R), depth)
     half_turn = abs(np.expm1(1j * math.pi / depth))
     assert 0 < forced.bound - half_turn < difference
     assert math.pi < forced.angle < math.pi + difference
@@ -134,7 +134,7 @@ def test_both_rotations_and_all_vectors_of_the_plane_serve_equally(numbers):
     R = target(*numbers, seed=1)
     depth = 20
     layers = one_pace.one_pace(check_target(R), depth)
-    forced = one_pace.slowest_forced_vector(check_target(R), depth)
+    forced = one_pace.longest_forced_step(check_target(R), depth)
     S = random_matrices.rotation(np.random.default_rng(1), 4)
     turned = S @ scipy.linalg.block_diag(np.eye(2), turn(1.0)) @ S.T
     for x in (forced.x, turned @ forced.x, -forced.x):
@@ -180,9 +180,9 @@ def test_where_one_pace_is_not_enough_nothing_is_claimed():
 
 def test_layers_at_the_pace_of_another_vector_are_seen_to_be_longer(monkeypatch):
     R = target(*ATTAINED[0])
-    right = one_pace.slowest_forced_vector(check_target(R), 16)
+    right = one_pace.longest_forced_step(check_target(R), 16)
     rotated = right._replace(angle=right.angle + 0.05)
-    monkeypatch.setattr(one_pace, "slowest_forced_vector", lambda *_: rotated)
+    monkeypatch.setattr(one_pace, "longest_forced_step", lambda *_: rotated)
     assert not one_pace.one_pace(check_target(R), 16).attains_bound
     assert known_optimum(check_target(R), 16) is None
 
@@ -215,4 +215,4 @@ def test_minimisation_over_the_layers_ends_above():
 )
 def test_other_targets_are_refused(R, message):
     with pytest.raises(NotApplicableError, match=message):
-        one_pace.slowest_forced_vector(check_target(R), 8)
+        one_pace.longest_forced_step(check_target(R), 8)

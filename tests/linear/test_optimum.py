@@ -59,7 +59,7 @@ def test_known_values(depth, norm):
 
 @pytest.mark.parametrize("theta", THETAS)
 @pytest.mark.parametrize("g", STRETCHES)
-def test_layers_in_the_plane_have_the_norm_of_the_slowest_vector(theta, g):
+def test_layers_in_the_plane_have_the_norm_of_the_longest_step(theta, g):
     rng = np.random.default_rng(0)
     for m in (-1.5, 0.7):
         for depth in (2, 5, 17):
@@ -80,7 +80,7 @@ def test_layers_in_the_plane_have_the_norm_of_the_slowest_vector(theta, g):
             np.testing.assert_allclose(norms(A), expected, rtol=1e-9, atol=1e-14)
 
 
-def two_slowest(theta, g, depth):
+def two_longest_steps(theta, g, depth):
     """The m at which +q and -q have maxima of equal height: M_l is reached twice."""
 
     def height(m, sign):
@@ -95,9 +95,9 @@ def two_slowest(theta, g, depth):
     ("theta", "g", "depth"),
     [(3.0, 4.0, 9), (math.pi, 4.0, 9), (3.0, 2.0, 12), (0.0, 1.0, 4)],
 )
-def test_two_vectors_may_be_the_slowest(theta, g, depth):
+def test_two_vectors_may_have_the_longest_step(theta, g, depth):
     """There |s| = 1 in F15: a slope that is not quite 0 would lengthen the layers."""
-    m = two_slowest(theta, g, depth)
+    m = two_longest_steps(theta, g, depth)
     target = check_target(turn(theta) @ np.diag(np.exp([m + g, m - g])))
     known = optimum.known_optimum(target, depth)
     assert known < 1
@@ -107,16 +107,16 @@ def test_two_vectors_may_be_the_slowest(theta, g, depth):
 
 
 def test_the_optimum_is_not_read_off_the_layers(monkeypatch):
-    """Layers for a vector that is not the slowest are too long, and this is seen."""
+    """Layers for another vector are too long, and this is seen."""
     target = check_target(np.diag([-2.0, -0.5]))
-    right = optimum.slowest_in_plane
+    right = optimum.longest_step_in_plane
 
     def wrong_vector(theta, m, g, depth):
         slowest = right(theta, m, g, depth)
         q = slowest.q + 0.3 * g
         return slowest._replace(q=q, psi=math.acos(math.cosh(q) / math.cosh(g)))
 
-    monkeypatch.setattr(optimum, "slowest_in_plane", wrong_vector)
+    monkeypatch.setattr(optimum, "longest_step_in_plane", wrong_vector)
     A = optimum.layers_of_blocks(optimum.optimal_blocks(target, 8), 8)
     assert relative_product_error(A, target.R) < 1e-13
     assert norms(A).max() > 1.0001 * optimum.known_optimum(target, 8)
