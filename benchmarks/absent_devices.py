@@ -75,7 +75,8 @@ def _slice_devices(name: str) -> list[jax.Device]:
 def _gpu_devices(name: str) -> list[jax.Device]:
     """One of GPUS, for compiling only."""
     try:
-        devices = _describe_gpu(name)
+        devices = _described_gpu(name)
+        _lower_for_cuda_without_a_gpu()
         _compile_something_for(devices[0])
     except Exception as error:  # private functions may fail in any way
         raise NoGpuCompilerError(
@@ -84,24 +85,30 @@ def _gpu_devices(name: str) -> list[jax.Device]:
     return devices
 
 
-def _describe_gpu(name: str) -> list[jax.Device]:
-    """One of GPUS, by private parts of JAX.
+def _lower_for_cuda_without_a_gpu() -> None:
+    """From here on JAX in this process takes "gpu" for "cuda", though it found no GPU.
 
-    They are the options of the CUDA plugin's topology, and `canonicalize_platform`,
-    which must return "cuda" although no GPU was found.
+    There is no public way: this replaces a private function of JAX.
     """
     from jax._src import xla_bridge
 
+    canonical = xla_bridge.canonicalize_platform
+    xla_bridge.canonicalize_platform = lambda platform: (
+        "cuda" if platform == "gpu" else canonical(platform)
+    )
+
+
+def _described_gpu(name: str) -> list[jax.Device]:
+    """One of GPUS, from its description alone.
+
+    `target_config` is an option of the CUDA plugin that JAX does not document.
+    """
     device_name, memory_bytes, bandwidth = GPUS[name]
     target = string.Template(_GPU_TARGET.read_text()).substitute(
         name=device_name, memory_bytes=memory_bytes, bandwidth=bandwidth
     )
     topology = topologies.get_topology_desc(
         "", "cuda", target_config=target, topology="1x1x1"
-    )
-    canonical = xla_bridge.canonicalize_platform
-    xla_bridge.canonicalize_platform = lambda platform: (
-        "cuda" if platform == "gpu" else canonical(platform)
     )
     return topology.devices
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # The last training images; TFDS's order of CIFAR and our split of digits are random.
 HELD_OUT_EXAMPLES = {"digits": 269, "cifar10": 5000, "cifar100": 5000}
-WARMUP_SHARE = 20  # a twentieth of the steps
+STEPS_PER_WARMUP_STEP = 20  # the warm-up is a twentieth of the steps
 # A final training has failed if its training error
 # is within this of chance, in percentage points.
 CHANCE_MARGIN_PERCENT = 10.0
@@ -166,7 +166,7 @@ def make_training(part: Part, rate: float) -> "Training":
             "learning_rate": rate,
             "schedule": "cosine",
             "boundary_steps": (),
-            "warmup_steps": train["steps"] // WARMUP_SHARE,
+            "warmup_steps": train["steps"] // STEPS_PER_WARMUP_STEP,
         },
         train=train,
         images=images,

@@ -136,7 +136,7 @@ def _draw_labels(key: jax.Array, num_classes: int, count: int) -> np.ndarray:
 
 
 def _measure_network(
-    build: Callable[[], tuple[Any, Any]],
+    make_network: Callable[[], tuple[Any, Any]],
     numbers_of: Callable[[Any, Any], dict],
     x: np.ndarray,
     y: np.ndarray,
@@ -147,7 +147,7 @@ def _measure_network(
     """Builds a network and runs it on all of x.
 
     Args:
-      build: makes a network and its certificate.
+      make_network: returns a network and its certificate.
       numbers_of: what a record says of the two, besides errors and times.
       x: [n, d], the inputs.
       y: int[n], their labels.
@@ -158,7 +158,7 @@ def _measure_network(
     """
     started = time.perf_counter()
     try:
-        built, certificate = build()
+        built, certificate = make_network()
         verifying = time.perf_counter()
         result = construct.verify(built, x, y, batch_examples, forward)
     except _REFUSALS as error:
@@ -184,7 +184,7 @@ def _memorize(
 ) -> dict:
     """A network of Theorem 3.2, or why there is none; `options` go to `memorize`."""
 
-    def build() -> tuple[Any, Any]:
+    def make_network() -> tuple[Any, Any]:
         return construct.memorize(
             x, y, num_classes, width, key=key, certified=False, **options
         )
@@ -197,7 +197,9 @@ def _memorize(
             "output_error_bound": certificate.output_error_bound,
         }
 
-    return _measure_network(build, numbers_of, x, y, batch_examples=batch_examples)
+    return _measure_network(
+        make_network, numbers_of, x, y, batch_examples=batch_examples
+    )
 
 
 def measure_fit(trial: SimpleNamespace, key: jax.Array) -> dict:
@@ -277,7 +279,7 @@ def measure_few_numbers(trial: SimpleNamespace, key: jax.Array) -> dict:
     x, y, build_key = _draw_whole_points(trial, key)
     bits = getattr(trial, "word_bits", EXACT_BITS)
 
-    def build() -> tuple[Any, Any]:
+    def make_network() -> tuple[Any, Any]:
         return few_numbers.memorize_with_few_numbers(
             x, y, trial.num_classes, key=build_key, **few_numbers_options(trial)
         )
@@ -298,7 +300,7 @@ def measure_few_numbers(trial: SimpleNamespace, key: jax.Array) -> dict:
         }
 
     return _measure_network(
-        build,
+        make_network,
         numbers_of,
         x,
         y,
@@ -311,7 +313,7 @@ def measure_retrieval(trial: SimpleNamespace, key: jax.Array) -> dict:
     """A network that finds the labels in a hashed table."""
     x, y, build_key = _draw_whole_points(trial, key)
 
-    def build() -> tuple[Any, Any]:
+    def make_network() -> tuple[Any, Any]:
         return retrieval.memorize_by_retrieval(
             x,
             y,
@@ -335,7 +337,7 @@ def measure_retrieval(trial: SimpleNamespace, key: jax.Array) -> dict:
         }
 
     return _measure_network(
-        build,
+        make_network,
         numbers_of,
         x,
         y,

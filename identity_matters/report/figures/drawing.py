@@ -24,6 +24,7 @@ Labels = Mapping[Any, str] | Callable[[Any], str]
 Series = Iterator[tuple[Looks, Points]]
 
 _LINES = ("-", "--", "-.", ":")  # formats without a marker
+_ALL_MARKERS = "".join(MARKERS) + "x*."
 _FEW_DECADES = 2  # a logarithmic axis over fewer has plain numbers
 
 
@@ -96,8 +97,10 @@ def panels(
 ) -> Iterator[tuple[Any, Points]]:
     """(axes, points) for each value of a column, named by `titles` as in `series`.
 
-    The panels share one y axis, unless `sharey` is False, and a legend of `legend`
-    columns below them, unless that is 0.
+    The caller draws each panel before it asks for the next one; then the panel loses
+    its y label unless it is the first of a row, and after the last panel the legend is
+    made. The panels share one y axis, unless `sharey` is False, and a legend of
+    `legend` columns below them, unless that is 0.
     """
     parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
@@ -110,8 +113,9 @@ def panels(
     for place, (axes, (looks, in_panel)) in enumerate(zip(grid, parts, strict=False)):
         axes.set_title(looks["label"], fontsize=9)
         yield axes, in_panel
-        # The caller has drawn the panel; only the first of a row keeps its y label.
-        if place % columns:
+        # By now the caller has drawn the panel.
+        is_first_of_row = place % columns == 0
+        if not is_first_of_row:
             axes.set_ylabel("")
     if legend:
         legend_below(canvas, canvas.axes, legend)
@@ -146,8 +150,9 @@ def curve(
       points: the points of one series.
       x: the column of the horizontal axis.
       y: the column of the vertical axis.
-      fmt: as for `axes.plot`; "o" in it stands for the marker of the series, and "-"
-        alone for its dashes.
+      fmt: how, as for `axes.plot`, but a series has a marker and dashes of its own. "o-"
+        is its marker on a solid line, "o" its marker alone, "-" its dashes alone. Other
+        markers and lines, as in "x" and "--", are what they say.
       floor: smaller values are drawn at this one, since a logarithmic axis has no 0.
       looks: those of a `series`, and options of `axes.plot`.
     """
@@ -185,12 +190,18 @@ def _draw_ranges(axes: Any, line: Any, places: list, heights: list[list]) -> Non
 def _plot_options(fmt: str, looks: Looks) -> Looks:
     """Options of `axes.plot` for `fmt` and the looks of a series; see `curve`."""
     options = dict(looks)
-    series_marker = options.pop("marker", "o")
-    series_dashes = options.pop("dashes", "-")
-    line = fmt if fmt in _LINES else fmt.strip("".join(MARKERS) + "x*.")
-    marker = fmt.replace(line, "") if line else fmt
-    options["marker"] = series_marker if marker == "o" else marker or "None"
-    options["linestyle"] = series_dashes if fmt == "-" else line or "None"
+    marker_of_series = options.pop("marker", "o")
+    dashes_of_series = options.pop("dashes", "-")
+    if fmt in _LINES:
+        marker = "None"
+        line = dashes_of_series if fmt == "-" else fmt
+    else:
+        line = fmt.strip(_ALL_MARKERS)
+        marker = fmt.removesuffix(line)
+        if marker == "o":
+            marker = marker_of_series
+    options["marker"] = marker or "None"
+    options["linestyle"] = line or "None"
     return options
 
 

@@ -22,7 +22,6 @@ DASHES: tuple[Any, ...] = (
 )
 
 # Symbols in which l, I, 1 and | cannot be confused.
-DEPTH = r"$\ell$"
 NORM = r"$|||A|||$"
 DEPTH_TIMES_NORM = r"$\ell\,|||A|||$"
 
