@@ -116,7 +116,7 @@ def _require_program(program: str) -> None:
 
 
 def measure(trial: types.SimpleNamespace, key, log) -> dict:
-    """Runs `attempt` in another process, which may crash, and whose memory is freed."""
+    """Compiles in another process, which may crash, and whose memory is freed."""
     if log.stop_requested():
         raise run.Interrupted
     try:

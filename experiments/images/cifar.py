@@ -50,7 +50,7 @@ _OTHER_NETS = {
     "small": "1.1M parameters, 30 epochs; two cores: 2.7 to 3.7 hours",
     "small_scaled": "the same from larger weights; two cores: 1.6 to 2.9 hours",
     "small_long": "the same for 70 epochs; two cores: 3.9 hours",
-    "wide": "2.4M parameters, 80 epochs; two cores: most of a day (estimate)",
+    "wide": "2.4M parameters, 31,200 steps; two cores: most of a day (estimate)",
 }
 OTHER_VARIANTS = {
     f"{dataset}/{net}": about

@@ -1,5 +1,7 @@
 """Turns settings into trainings: a trial of `cifar`, `imagenet` or `ablations` is one.
 
+A trial of `comparisons` makes its own, by `protocol.make_training`.
+
 `settings` explains the four groups of settings, each of which is checked by the code
 that uses it. `load` reads a trained net back; docs/training.md has an example.
 

@@ -167,8 +167,8 @@ def memorize_with_few_numbers(
     key = check_key(key)
     points, labels, r = whole_examples(x, y, num_classes)
     check_group(group_points, r, word_bits, width)
-    # At most a group for each point, with 3 numbers at width 6.
-    check_network_fits(points, num_classes=r, width=width, numbers_per_point=3)
+    # At most a group for each point: its threshold, its constant, and its words.
+    check_network_fits(points, num_classes=r, width=width, numbers_per_point=width - 3)
     rng = random_generator(key)
     layout = _word_layout(r, word_bits, width)
 

@@ -23,7 +23,7 @@ from identity_matters.memorize.rounding import gamma, round_to
 UNIT_NORM_TOLERANCE = 1e-5
 # Width of the projection that narrows down the pairs for `separation`.
 PROJECTED_FEATURES = 64
-# Examples from which its directions are estimated.
+# Examples from which its directions are estimated, and that it projects at once.
 PROJECTION_EXAMPLES = 4096
 TILE_POINTS = 1024
 FAILURE_PROBABILITY = 0.1

@@ -48,7 +48,7 @@ _FLAT = 1e-9
 
 
 class NotCertifiedError(Exception):
-    """An inequality of the proof does not hold; the message gives both its values."""
+    """A step of the proof fails; of an inequality the message gives both values."""
 
 
 class Certificate(NamedTuple):

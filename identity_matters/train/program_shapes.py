@@ -1,6 +1,7 @@
 """Shapes of the arguments of `step.dispatch` and `step.evaluation_step` on one device.
 
-From them a program can be compiled without data, and for devices that are absent.
+From them a program can be compiled for devices that are absent. Images that are
+streamed need not be there.
 """
 
 from typing import Any

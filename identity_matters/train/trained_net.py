@@ -283,7 +283,10 @@ def apply(
     train: bool,
     keys: jax.Array | None = None,
 ) -> tuple[jax.Array, dict]:
-    """Logits, and what `step.Task.apply` returns beside them, of any flax module."""
+    """Logits, and what `step.Task.apply` returns beside them, of any flax module.
+
+    Residual ratios are left out, since not every module has them.
+    """
     arguments: dict[str, Any] = {
         "train": train,
         "mutable": ["batch_stats"] if train else [],

@@ -150,9 +150,9 @@ def curve(
       points: the points of one series.
       x: the column of the horizontal axis.
       y: the column of the vertical axis.
-      fmt: how, as for `axes.plot`, but a series has a marker and dashes of its own. "o-"
-        is its marker on a solid line, "o" its marker alone, "-" its dashes alone. Other
-        markers and lines, as in "x" and "--", are what they say.
+      fmt: how, as for `axes.plot`, but a series has a marker and dashes of its own.
+        "o-" is its marker on a solid line, "o" its marker alone, "-" its dashes alone.
+        Other markers and lines, as in "x" and "--", are what they say.
       floor: smaller values are drawn at this one, since a logarithmic axis has no 0.
       looks: those of a `series`, and options of `axes.plot`.
     """

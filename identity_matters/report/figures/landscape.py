@@ -18,7 +18,8 @@ from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
 _INSIDE = 0.99  # largest |||A||| of a critical point that counts as near the identity
-_OF_ROUNDING = 1e-12  # largest relative excess risk of a global minimum
+# Largest relative excess risk of a global minimum, as in the verdict.
+_OPTIMAL = 1e-9
 
 
 def wall_points(run: Run) -> Iterator[dict]:
@@ -54,9 +55,7 @@ def draw_wall(points: Points, canvas: Canvas) -> None:
 
 def _write_count(axes: Any, x: float, where: str, critical_points: Points) -> None:
     """Writes how many of these critical points are no global minima."""
-    not_optimal = sum(
-        point["relative_excess"] > _OF_ROUNDING for point in critical_points
-    )
+    not_optimal = sum(point["relative_excess"] > _OPTIMAL for point in critical_points)
     counts = f"{not_optimal:,} of {len(critical_points):,}"
     text = f"{where}:\n{counts}\nare not optimal"
     axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
