@@ -223,27 +223,33 @@ def _pictures(
     problems: list[str] = []
     for figure in figures.FIGURES:
         for collection in reversed(collections):
-            shown, failed = figures.save(
-                figure, _drawn_runs(figure.experiment, collection), aside
-            )
-            problems += failed
+            runs = _drawn_runs(figure.experiment, collection)
+            shown, problems_of_figure = figures.save(figure, runs, aside)
+            problems += problems_of_figure
             if shown:
-                about = paper.FIGURES[figure.name]
-                points_file = f"{figure.name}.csv"
-                text = markdown.fill(
-                    "![{description}](figures/{name}.svg)\n**{title}.** {caption}"
-                    " ({collection}, {seeds}; {points})",
-                    title=Markdown(about.title),
-                    name=Markdown(figure.name),
-                    description=Markdown(about.description),
-                    caption=_with_links(about.caption, directory),
-                    collection=collection.name,
-                    seeds=_seeds(shown),
-                    points=markdown.link(points_file, f"figures/{points_file}"),
-                )
+                text = _picture(figure.name, collection.name, shown, directory)
                 pictures[figure.name] = (group_runs(shown)[0].claim, text)
-                break
+                break  # an earlier collection is drawn only if this one has no points
     return pictures, problems
+
+
+def _picture(
+    name: str, collection_name: str, shown: list[Run], directory: pathlib.Path
+) -> Markdown:
+    """A figure with its title, its caption, and the runs that it shows."""
+    about = paper.FIGURES[name]
+    points_file = f"{name}.csv"
+    return markdown.fill(
+        "![{description}](figures/{name}.svg)\n**{title}.** {caption}"
+        " ({collection}, {seeds}; {points})",
+        title=Markdown(about.title),
+        name=Markdown(name),
+        description=Markdown(about.description),
+        caption=_with_links(about.caption, directory),
+        collection=collection_name,
+        seeds=_seeds(shown),
+        points=markdown.link(points_file, f"figures/{points_file}"),
+    )
 
 
 def _seeds(shown: list[Run]) -> str:
@@ -277,23 +283,7 @@ def _markdown(
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
     every_group = [group for c in collections for group in c.groups]
     numbers = {name: number.value for name, number in paper.NUMBERS.items()}
-    # the figures of the findings; below, the page only refers to them
-    opening: set[str] = set()
-    findings = []
-    for finding, text in _findings(collections[0]):
-        figure = None
-        if finding.figure in pictures and finding.figure not in opening:
-            opening.add(finding.figure)
-            figure = pictures[finding.figure][1]
-        evidence = tables.claim_link(paper.CLAIMS[finding.claim])
-        linked = _with_links(text, directory)
-        shown_finding = _ShownFinding(
-            title=Markdown(finding.title),
-            text=linked,
-            evidence=evidence,
-            figure=figure,
-        )
-        findings.append(shown_finding)
+    findings, opening = _shown_findings(collections[0], pictures, directory)
     sections = []
     for claim in paper.CLAIMS.values():
         shown = [
@@ -319,6 +309,27 @@ def _markdown(
         left_out=left_out,
     )
     return Markdown(page_text.rstrip("\n") + "\n")
+
+
+def _shown_findings(
+    collection: Collection, pictures: _Figures, directory: pathlib.Path
+) -> tuple[list[_ShownFinding], set[str]]:
+    """The findings, and the names of their figures: sections only refer to these."""
+    findings = []
+    opening: set[str] = set()
+    for finding, text in _findings(collection):
+        figure = None
+        if finding.figure in pictures and finding.figure not in opening:
+            opening.add(finding.figure)
+            _, figure = pictures[finding.figure]
+        shown_finding = _ShownFinding(
+            title=Markdown(finding.title),
+            text=_with_links(text, directory),
+            evidence=tables.claim_link(paper.CLAIMS[finding.claim]),
+            figure=figure,
+        )
+        findings.append(shown_finding)
+    return findings, opening
 
 
 def _figure_above(name: str) -> Markdown:

@@ -112,13 +112,7 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
     runs = []
     for run in (run for run in found if run.status == "done"):
         try:
-            group_runs([run])
-            origin(run)
-            for value in (
-                *run.summary["metrics"].values(),
-                *run.summary["paper"].values(),
-            ):
-                mean_sd([value])
+            _check_can_be_reported(run)
             runs.append(run)
         except MALFORMED as error:
             problems.append(
@@ -126,6 +120,15 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
             )
     unfinished = [f"{run.path}: {run.status}" for run in found if run.status != "done"]
     return Collection(name, runs, group_runs(runs), unfinished, problems)
+
+
+def _check_can_be_reported(run: Run) -> None:
+    """Reads what the tables read; raises one of `MALFORMED` where they would."""
+    group_runs([run])
+    origin(run)
+    for values in (run.summary["metrics"], run.summary["paper"]):
+        for value in values.values():
+            mean_sd([value])
 
 
 @dataclasses.dataclass(frozen=True)

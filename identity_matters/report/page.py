@@ -76,11 +76,15 @@ def render(markdown: str, directory: pathlib.Path) -> str:
 def _navigation(parts: list[str], claims: list[str]) -> str:
     """Links to the parts of the page and, folded, to all claims."""
     links = "".join(_item(part) for part in parts)
-    folded = "".join(_item(claim) for claim in claims)
-    return f'<nav aria-label="parts"><ul>{links}</ul></nav>\n' + (
-        f'<details class="claims" id="all-claims"><summary>All {len(claims)} claims'
-        f"</summary><ul>{folded}</ul></details>\n"
-    ) * bool(claims)
+    navigation = f'<nav aria-label="parts"><ul>{links}</ul></nav>\n'
+    if not claims:
+        return navigation
+    links_to_claims = "".join(_item(claim) for claim in claims)
+    return (
+        f'{navigation}<details class="claims" id="all-claims">'
+        f"<summary>All {len(claims)} claims</summary>"
+        f"<ul>{links_to_claims}</ul></details>\n"
+    )
 
 
 def _item(heading: str) -> str:

@@ -3,9 +3,11 @@
 A sentence holds values as ``{experiment/variant:metric}``: the range over all seeds, to
 two digits (see `numbers.in_words`), or to three with ``{experiment/variant:metric~3}``.
 ``:max metric`` is the largest value, rounded up, and ``:min metric`` the smallest,
-rounded down, so "at most" and "at least" stay true. ``{experiment/*:metric}`` uses each
-seed's largest value over the variants, and with ``:min`` its smallest. Reduced runs are
-used only if there are none at paper scale.
+rounded down, so "at most" and "at least" stay true. Reduced runs are used only if there
+are none at paper scale.
+
+``{experiment/*:metric}`` takes one value for each seed out of all variants: the
+largest, or with ``:min`` the smallest.
 """
 
 import collections
