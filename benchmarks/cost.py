@@ -60,7 +60,7 @@ were not there (`CHECK=one_chip` and `CHECK=one_chip_rivals` for a single chip),
   padding zeros.
 * The *estimate* is that of libtpu's own cost model. It knows how much of a matrix unit
   a convolution fills; it leaves out stalls and all collectives. XLA makes none for
-  GPUs, and the records of some TPU programs are older than this column.
+  GPUs.
 * *Between chips* is the least time that the gradients take over the links of a chip:
   twice their bytes, at the full rate of all links.
 * The *least hours* take the bound, or the time between chips if that is larger. The
