@@ -261,6 +261,7 @@ class _WholePoints(NamedTuple):
 
 
 def _draw_whole_points(trial: SimpleNamespace, key: jax.Array) -> _WholePoints:
+    """Points with random labels, and a key that is not spent on them."""
     label_key, build_key = jax.random.split(key)
     if trial.dataset == "synthetic":
         rng = random_generator(jax.random.fold_in(key, 2))

@@ -153,7 +153,7 @@ def assignments(source: str) -> list[Assignment]:
     comments = _Comments(source)
     # A dict has the name whose value it is; `ast.walk` meets the outer node first.
     name_of: dict[ast.AST, str] = {}
-    found = []
+    listed = []
     for node in ast.walk(ast.parse(source)):
         group = Group(name_of.get(node, ""), getattr(node, "lineno", 0))
         for place, name, value in _names_in(node):
@@ -161,8 +161,8 @@ def assignments(source: str) -> list[Assignment]:
             line = place.lineno
             begins_its_line = not lines[line - 1][: place.col_offset].strip()
             if begins_its_line:
-                found.append(Assignment(name, group, line, comments.on(line)))
-    return sorted(found, key=lambda assignment: assignment.line)
+                listed.append(Assignment(name, group, line, comments.on(line)))
+    return sorted(listed, key=lambda assignment: assignment.line)
 
 
 def _names_in(node: ast.AST) -> Iterator[tuple[Any, str, Any]]:

@@ -281,7 +281,8 @@ def _groups_of_neighbours(record: dict) -> dict:
 
 def _retrieval(record: dict) -> dict:
     """The parts of a network that looks its labels up in a table, as it was built."""
-    input_map, words = record["input_map_numbers"], record["word_numbers"]
+    input_map = record["input_map_numbers"]
+    words = record["word_numbers"]
     return {
         "network": f"table, {record['input_map']} input map",
         "input_map": input_map,
