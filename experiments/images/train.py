@@ -328,7 +328,7 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, trained_net.TrainedNet
       run_dir: the directory of the run.
       trial: which of its trainings.
     Raises:
-      checkpoint.CheckpointError: the checkpoint was not kept or is damaged.
+      CheckpointError: the checkpoint was not kept or is damaged.
       runs.RunError: the run is unreadable, of another experiment, or has not finished
         the training.
     """

@@ -9,6 +9,7 @@ import numpy as np
 from experiments.run.endings import DivergedError, Interrupted
 from identity_matters import flops, runs
 from identity_matters.train import checkpoint, loop, multihost
+from identity_matters.train.checkpoint_storage import CheckpointError
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.parallel import ParallelSteps
 from identity_matters.train.records import NonFiniteError
@@ -90,7 +91,7 @@ class DeviceTraining:
             raise Interrupted from None
         except NonFiniteError as error:
             raise DivergedError(str(error), error.step) from None
-        except (checkpoint.CheckpointError, multihost.Process0Error) as error:
+        except (CheckpointError, multihost.Process0Error) as error:
             raise runs.RunError(
                 f"{error}; if that does not pass, --overwrite trains anew, or use"
                 " another --results_dir"

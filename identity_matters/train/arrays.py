@@ -14,12 +14,16 @@ from identity_matters.batches import Arrays
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.preprocessing import Preprocessing, looks_unscaled, raw_images
 from identity_matters.train import net_source, trained_net
-from identity_matters.train.checkpoint import COLLECTIONS
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.loop import fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.progress import ProgressLog
-from identity_matters.train.step import Task, learning_rate_schedule, momentum_sgd
+from identity_matters.train.step import (
+    COLLECTIONS,
+    Task,
+    learning_rate_schedule,
+    momentum_sgd,
+)
 
 LOGS = 10  # about how many train records a run has
 

@@ -18,7 +18,8 @@ from typing import Any
 import jax
 
 from identity_matters.train import multihost
-from identity_matters.train.checkpoint import CheckpointError, Checkpoints
+from identity_matters.train.checkpoint import Checkpoints
+from identity_matters.train.checkpoint_storage import CheckpointError
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.parallel import ParallelSteps
 from identity_matters.train.records import MetricSums, evaluation_record, result

@@ -25,12 +25,13 @@ from identity_matters.checks import check_whole, plain_array
 from identity_matters.preprocessing import Preprocessing
 from identity_matters.train import net_source
 from identity_matters.train.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    MissingCheckpointError,
     NetAndPreprocessing,
     read_saved,
     write_variables,
+)
+from identity_matters.train.checkpoint_storage import (
+    CheckpointError,
+    MissingCheckpointError,
 )
 
 BATCH_EXAMPLES = 1000
@@ -144,9 +145,7 @@ class TrainedNet:
         belongs_to = NetAndPreprocessing(
             net_source.describe(self.net), self.preprocessing
         )
-        write_variables(
-            Checkpoints(directory, settings={}, belongs_to=belongs_to), self.variables
-        )
+        write_variables(directory, self.variables, belongs_to=belongs_to)
 
     @functools.cached_property
     def _on_device(self) -> dict:

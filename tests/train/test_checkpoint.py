@@ -10,15 +10,16 @@ import flax.core
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from identity_matters.train import trees
 from identity_matters.train.checkpoint import (
-    CheckpointError,
     Checkpoints,
     load_variables,
     save_variables,
 )
+from identity_matters.train.checkpoint_storage import CheckpointError
 
 SETTINGS = {
     "optim": {"learning_rate": 0.05, "boundary_steps": (3, 5)},
@@ -188,20 +189,16 @@ def test_where_all_are_damaged_it_stops_and_touches_nothing(directory):
 )
 def test_storage_that_does_not_answer_is_not_damage(directory, failure, monkeypatch):
     before = content(directory)
-    with Checkpoints(directory, settings=SETTINGS) as checkpoints:
-        manager = checkpoints._manager
-        read = manager.restore
+    read = ocp.CheckpointManager.restore
 
-        def failing(step, args):
-            if "state" in args:
-                raise failure
-            return read(step, args=args)
+    def failing(manager, step, args):
+        if "state" in args:
+            raise failure
+        return read(manager, step, args=args)
 
-        monkeypatch.setattr(manager, "restore", failing)
-        with pytest.raises(
-            CheckpointError, match=r"checkpoint 3 in .* cannot be read now"
-        ):
-            checkpoints.restore(like(state_of(0)))
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", failing)
+    with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* cannot be read now"):
+        restore(directory)
     assert content(directory) == before
 
 

@@ -13,7 +13,8 @@ import pytest
 from identity_matters.train import loop
 from identity_matters.train import records as training_records
 from identity_matters.train import step as steps
-from identity_matters.train.checkpoint import CheckpointError, Checkpoints
+from identity_matters.train.checkpoint import Checkpoints
+from identity_matters.train.checkpoint_storage import CheckpointError
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.parallel import ParallelSteps
 from tests import toy_training as toy
