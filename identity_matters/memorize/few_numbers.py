@@ -37,7 +37,6 @@ from identity_matters.memorize.exact_arithmetic import (
 )
 from identity_matters.memorize.examples import (
     check_key,
-    largest_entry,
     random_generator,
 )
 from identity_matters.memorize.hashing import (
@@ -63,10 +62,12 @@ from identity_matters.memorize.machine import (
 )
 from identity_matters.memorize.network import matmul, transform
 from identity_matters.memorize.whole_numbers import (
-    PROJECTION_DRAWS,
+    Line,
     check_network_fits,
-    distinct_projections,
-    no_projection,
+    dense_input_maps,
+    doubling_ranges,
+    first_separating_line,
+    largest_whole_number,
     whole_examples,
 )
 
@@ -197,7 +198,7 @@ def memorize_with_few_numbers(
         _extract(layout, width),
     )
     network = FewNumbers(
-        input_map=jnp.asarray(line.a[None]),
+        input_map=jnp.asarray(line.input_map.entries[None], float),
         start=jnp.asarray(start),
         thresholds=jnp.asarray(thresholds, float),
         word_increments=jnp.asarray(_increments(words), float),
@@ -214,42 +215,26 @@ def memorize_with_few_numbers(
 # Step 1: project to a line.
 
 
-class _Line(NamedTuple):
-    """The inputs on a line: ``t_i = <a, x_i>``.
-
-    Attributes:
-      a: f64[d], whole numbers.
-      t: i64[n], distinct.
-      largest_sum: a bound on the size of all partial sums of <a, x>.
-    """
-
-    a: np.ndarray
-    t: np.ndarray
-    largest_sum: int
-
-
-def _project_to_line(x: np.ndarray, rng: np.random.Generator, word_bits: int) -> _Line:
-    """Random whole numbers a, as small as possible, that tell the rows of x apart.
+def _project_to_line(x: np.ndarray, rng: np.random.Generator, word_bits: int) -> Line:
+    """The rows of x on a line, by random whole numbers a that are as small as possible.
 
     Raises PrecisionError if the sums would be too large, or no such a is found.
     """
     n, d = x.shape
-    largest = max(1, int(largest_entry(x)))
+    largest = largest_whole_number(x)
     # Even for the largest a, the shift of t to 0
     # and twice the modulus M' are at most 2^word_bits.
-    most_bits = (2 ** (word_bits - 4) // (largest * d)).bit_length() - 1
+    line_bits = word_bits - 4
+    largest_range = _power_of_two_up_to(2**line_bits // (largest * d))
     # With n^2 values on the line, n points are often distinct.
-    bits = max(1, int(n**2 // largest).bit_length())
-    for _ in range(PROJECTION_DRAWS if most_bits >= 0 else 0):
-        largest_entry_of_a = 2 ** min(bits, most_bits)
-        a = rng.integers(-largest_entry_of_a, largest_entry_of_a, d, endpoint=True)
-        t = distinct_projections(x, a)
-        if t is not None:
-            return _Line(
-                a=a.astype(float), t=t, largest_sum=int(np.abs(a).sum()) * largest
-            )
-        bits += 1
-    raise no_projection(largest, line_bits=word_bits - 4)
+    first_range = max(2, 2 ** (n**2 // largest).bit_length())
+    input_maps = dense_input_maps(d, doubling_ranges(first_range, largest_range), rng)
+    return first_separating_line(x, input_maps, line_bits=line_bits)
+
+
+def _power_of_two_up_to(number: int) -> int:
+    """The largest power of two that is at most `number`; 0 for 0."""
+    return 2 ** (number.bit_length() - 1) if number else 0
 
 
 # Step 2: group neighbours.
@@ -271,7 +256,7 @@ class _Groups(NamedTuple):
     thresholds: np.ndarray
 
 
-def _group_neighbours(line: _Line, labels: np.ndarray, group_points: int) -> _Groups:
+def _group_neighbours(line: Line, labels: np.ndarray, group_points: int) -> _Groups:
     """Each `group_points` neighbours are a group; the last group may have fewer."""
     order = np.argsort(line.t)
     t = line.t[order] - line.t.min()
@@ -333,7 +318,7 @@ def _word_channels(width: int) -> np.ndarray:
     return np.array([WORD, *range(LEAST_WIDTH, width)])
 
 
-def _start(line: _Line, last_words: np.ndarray, last_constant: int) -> np.ndarray:
+def _start(line: Line, last_words: np.ndarray, last_constant: int) -> np.ndarray:
     """What is added to the input (t, 0, ..., 0): f64[k]; it moves t to begin at 0."""
     width = LEAST_WIDTH - 1 + len(last_words)
     start = np.zeros(width)
@@ -384,6 +369,9 @@ def _with_numbers(
     return Block(U=select.U, V=V, s=s)
 
 
+# `_hash` and `_find_place` are `Hash.places` in blocks. The search for constants needs
+# it in NumPy, for millions of constants. A test compares the two number for number.
+#
 # Each part and each stage stores how often it is repeated, even if that is once. These
 # numbers are among those that (E11) counts.
 
@@ -460,7 +448,7 @@ def _extract(layout: _WordLayout, width: int) -> Repeated:
 
 
 def _largest_integer(
-    line: _Line, hashing: Hash, layout: _WordLayout, num_classes: int
+    line: Line, hashing: Hash, layout: _WordLayout, num_classes: int
 ) -> int:
     """A bound on all numbers, terms and partial sums (E12)."""
     shift = abs(int(line.t.min()))

@@ -154,7 +154,10 @@ class Hash(NamedTuple):
     place_bits: int
 
     def places(self, t: np.ndarray, constants: np.ndarray) -> np.ndarray:
-        """The places, i64, of points t with constants, whose shapes broadcast."""
+        """The places, i64, of points t with constants, whose shapes broadcast.
+
+        `few_numbers._hash` and `few_numbers._find_place` are the same in blocks.
+        """
         z = t
         for _ in range(HASH_ROUNDS):
             folded = z - self.small * (z >= self.small)

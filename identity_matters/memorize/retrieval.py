@@ -17,6 +17,7 @@ docs/theory/memorize.md (E14, E15).
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -42,7 +43,6 @@ from identity_matters.memorize.exact_arithmetic import (
 )
 from identity_matters.memorize.examples import (
     check_key,
-    largest_entry,
     random_generator,
 )
 from identity_matters.memorize.machine import (
@@ -60,10 +60,13 @@ from identity_matters.memorize.machine import (
 )
 from identity_matters.memorize.network import matmul, transform
 from identity_matters.memorize.whole_numbers import (
-    PROJECTION_DRAWS,
+    InputMap,
+    Line,
     check_network_fits,
-    distinct_projections,
-    no_projection,
+    dense_input_maps,
+    doubling_ranges,
+    first_separating_line,
+    largest_whole_number,
     whole_examples,
 )
 
@@ -212,75 +215,58 @@ def memorize_by_retrieval(
     check_network_fits(points, num_classes=r, width=WIDTH, numbers_per_point=1)
     rng = random_generator(key)
     line = _project_to_line(points, factored_input_map, rng)
-    layout, table = _fill_table(line.t, labels, num_classes=r, rng=rng)
+    # The line is moved, so that the least t is 1.
+    start = 1 - int(line.t.min())
+    layout, table = _fill_table(line.t + start, labels, num_classes=r, rng=rng)
     network = Retrieval(
-        rows=jnp.asarray(line.rows),
-        columns=jnp.asarray(line.columns),
-        start=jnp.asarray(float(line.start)),
+        rows=jnp.asarray(line.input_map.rows, float),
+        columns=jnp.asarray(line.input_map.columns, float),
+        start=jnp.asarray(float(start)),
         passes=_passes(layout, _words(table, layout)),
         output=one_hot(r, WIDTH, LABEL),
     )
-    largest = max(line.largest_sum, _largest_integer(layout))
+    largest = max(line.largest_sum + abs(start), _largest_integer(layout))
     return network, exact_certificate(largest)
 
 
 # Step 1: project to a line.
 
 
-class _Line(NamedTuple):
-    """The inputs on a line: ``t_i = <kron(rows, columns), x_i> + start``.
+def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) -> Line:
+    """The rows of x on a line, by random whole numbers from as small a range as works.
 
-    Attributes:
-      rows: b, f64[d1], whole numbers.
-      columns: c, f64[d2], whole numbers.
-      start: a whole number.
-      t: i64[n], distinct, from 1 on.
-      largest_sum: a bound on the size of all partial sums.
-    """
-
-    rows: np.ndarray
-    columns: np.ndarray
-    start: int
-    t: np.ndarray
-    largest_sum: int
-
-
-def _project_to_line(x: np.ndarray, factored: bool, rng: np.random.Generator) -> _Line:
-    """Random whole numbers b and c whose products tell the rows of x apart.
-
-    Their range doubles until that works. Raises PrecisionError if it never does.
+    Raises PrecisionError if no range up to the largest one tells the rows apart.
     """
     n, features = x.shape
-    largest = max(1, int(largest_entry(x)))
-    num_rows = _largest_factor(features) if factored else 1
-    # Half of the range: t is moved by up to as much, to begin at 1.
-    most_product = 2 ** (LINE_BITS - 1) // (largest * features)
+    largest = largest_whole_number(x)
+    # Half of the range of t, which is moved by up to as much, to begin at 1.
+    largest_range = 2 ** (LINE_BITS - 1) // (largest * features)
     # With n^2 values on the line, n points are often distinct.
-    product = max(2, n**2 // largest)
-    if num_rows > 1:  # an entry of a is a product of two
-        most_entry = math.isqrt(most_product)
-        entry = min(most_entry, math.isqrt(product) + 1)
+    first_range = max(2, n**2 // largest)
+    num_rows = _largest_factor(features) if factored else 1
+    if num_rows == 1:
+        input_maps = dense_input_maps(
+            features, doubling_ranges(first_range, largest_range), rng
+        )
     else:
-        most_entry = most_product
-        entry = min(most_entry, product)
-    for _ in range(PROJECTION_DRAWS if most_entry else 0):
-        rows = np.ones(1, np.int64)
-        if num_rows > 1:
-            rows = rng.integers(1, entry, num_rows, endpoint=True)
-        columns = rng.integers(-entry, entry, features // num_rows, endpoint=True)
-        a = np.kron(rows, columns).astype(np.float64)
-        t = distinct_projections(x, a)
-        if t is not None:
-            start = 1 - int(t.min())
-            return _Line(
-                rows=rows.astype(float),
-                columns=columns.astype(float),
-                start=start,
-                t=t + start,
-                largest_sum=int(np.abs(a).sum()) * largest + abs(start),
-            )
-        entry = min(most_entry, 2 * entry)
-    raise no_projection(largest, line_bits=LINE_BITS)
+        # An entry of a is a product of two numbers, each from a range of its own.
+        ranges = doubling_ranges(math.isqrt(first_range) + 1, math.isqrt(largest_range))
+        input_maps = _factored_input_maps(num_rows, features // num_rows, ranges, rng)
+    return first_separating_line(x, input_maps, line_bits=LINE_BITS)
+
+
+def _factored_input_maps(
+    num_rows: int, num_columns: int, ranges: Iterable[int], rng: np.random.Generator
+) -> Iterator[InputMap]:
+    """For each range, a map whose rows and columns are random numbers up to it in size.
+
+    The rows are positive: a 0 among them would ignore d2 entries of all inputs.
+    """
+    for entry in ranges:
+        yield InputMap(
+            rows=rng.integers(1, entry, num_rows, endpoint=True),
+            columns=rng.integers(-entry, entry, num_columns, endpoint=True),
+        )
 
 
 def _largest_factor(number: int) -> int:
@@ -340,22 +326,6 @@ def _draw_layout(
     )
 
 
-def edge_cells(t: np.ndarray, layout: Layout) -> np.ndarray:
-    """The cells of the points t, i64[n], as the network finds them: i64[n, 3]."""
-    z = t
-    columns = []
-    for _ in range(PASSES):
-        for _ in range(HASH_ROUNDS):
-            z = np.where(z >= layout.small, z - layout.small, z)
-            for _ in range(DOUBLINGS):
-                z = 2 * z
-                z = np.where(z >= layout.large, z - layout.large, z)
-        place, z = np.divmod(z, layout.interval * layout.words)
-        word = z // layout.interval
-        columns.append(place * layout.words + word)
-    return np.stack(columns, axis=1)
-
-
 def _words(table: np.ndarray, layout: Layout) -> np.ndarray:
     """The table, i64[W S], digit by digit, in words of both signs: i64[W]."""
     words = np.full(layout.words, -layout.offset, np.int64)
@@ -377,22 +347,42 @@ def _largest_integer(layout: Layout) -> int:
     )
 
 
-# Step 3: assemble the passes.
+# Step 3: the hash and the place, each in NumPy and, next to it, in blocks. Step 2 needs
+# them in NumPy: it tries tables before there is a network. A test compares the two
+# number for number.
 
 
-def _passes(layout: Layout, words: np.ndarray) -> Repeated:
-    """The three passes, each of which adds one digit of the table to the label."""
-    parts = (
-        _hash(layout),
-        _place(layout),
-        *_select(layout, words),
-        *_extract(layout),
-    )
-    return Repeated(parts, repeats=PASSES)
+def edge_cells(t: np.ndarray, layout: Layout) -> np.ndarray:
+    """The cells of the points t, i64[n], as the network finds them: i64[n, 3]."""
+    z = t
+    cells = []
+    for _ in range(PASSES):
+        z = hash_numbers(z, layout)
+        place, z = place_and_rest(z, layout)
+        word = z // layout.interval
+        cells.append(place * layout.words + word)
+    return np.stack(cells, axis=1)
 
 
-def _hash(layout: Layout) -> Repeated:
-    """z <- 2^L (z mod M) mod M', HASH_ROUNDS times.
+def hash_numbers(z: np.ndarray, layout: Layout) -> np.ndarray:
+    """z <- 2^L (z mod M) mod M', HASH_ROUNDS times; z is below 2 M: i64[n].
+
+    `_hash_blocks` does the same, step for step.
+    """
+    for _ in range(HASH_ROUNDS):
+        z = _subtract_once(z, layout.small)
+        for _ in range(DOUBLINGS):
+            z = _subtract_once(2 * z, layout.large)
+    return z
+
+
+def _subtract_once(z: np.ndarray, modulus: int) -> np.ndarray:
+    """z mod `modulus` for z from 0 to below twice the modulus."""
+    return np.where(z >= modulus, z - modulus, z)
+
+
+def _hash_blocks(layout: Layout) -> Repeated:
+    """`hash_numbers` on register HASH.
 
     Two blocks take z mod M, and two more, L times, double z and take it mod M'.
     """
@@ -405,13 +395,32 @@ def _hash(layout: Layout) -> Repeated:
     )
 
 
-def _place(layout: Layout) -> Repeated:
-    """p <- floor(z / lambda W) and z <- z mod lambda W, by S - 1 subtractions."""
+def place_and_rest(z: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """p = floor(z / lambda W) and z mod lambda W, i64[n] each; see `_place_blocks`."""
+    return np.divmod(z, layout.interval * layout.words)
+
+
+def _place_blocks(layout: Layout) -> Repeated:
+    """`place_and_rest`, p in register PLACE: S - 1 times, lambda W is taken off z."""
     length = layout.interval * layout.words
     subtract = blocks_that_add_where(
         WIDTH, {HASH: 1}, length, {HASH: -length, PLACE: 1}
     )
     return Repeated(subtract, repeats=layout.digits - 1)
+
+
+# Step 4: assemble the passes.
+
+
+def _passes(layout: Layout, words: np.ndarray) -> Repeated:
+    """The three passes, each of which adds one digit of the table to the label."""
+    parts = (
+        _hash_blocks(layout),
+        _place_blocks(layout),
+        *_select(layout, words),
+        *_extract(layout),
+    )
+    return Repeated(parts, repeats=PASSES)
 
 
 def _select(layout: Layout, words: np.ndarray) -> tuple[Sweep, Block]:

@@ -1,5 +1,8 @@
 """What the two networks of whole numbers share: their examples and the projection."""
 
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -10,6 +13,7 @@ from identity_matters.memorize.examples import (
     check_dtype,
     check_memory,
     distinct_examples,
+    largest_entry,
 )
 
 # How often an input map is drawn before it is given up.
@@ -55,22 +59,95 @@ def check_network_fits(
     )
 
 
-def distinct_projections(x: np.ndarray, a: np.ndarray) -> np.ndarray | None:
-    """``t_i = <a, x_i>``, i64[n], or None if two of them are equal.
+class InputMap(NamedTuple):
+    """A row ``a = kron(rows, columns)`` of whole numbers; any row if `rows` is (1).
 
-    x holds whole numbers [n, d], and a too, f64[d]; all partial sums are below 2^53.
+    Attributes:
+      rows: i64[d1].
+      columns: i64[d2], where d1 d2 = d.
     """
-    # Batch by batch, since a copy of x in float64 would take most of the memory.
-    batches = np.split(x, range(BATCH_EXAMPLES, len(x), BATCH_EXAMPLES))
-    t = np.concatenate([batch.astype(np.float64) @ a for batch in batches])
-    if len(np.unique(t)) < len(t):
-        return None
-    return t.astype(np.int64)
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+    @property
+    def entries(self) -> np.ndarray:
+        """The row a, i64[d]."""
+        return np.kron(self.rows, self.columns)
 
 
-def no_projection(largest: int, line_bits: int) -> PrecisionError:
-    """The error if no map tells inputs up to `largest` apart within 2^line_bits."""
-    return PrecisionError(
+def doubling_ranges(first: int, largest: int) -> Iterator[int]:
+    """A range for each draw of an input map: each is twice the one before.
+
+    They go from `first` up to `largest`, and stay there; if that is 0, there are none.
+    """
+    entry = min(first, largest)
+    for _ in range(PROJECTION_DRAWS if largest else 0):
+        yield entry
+        entry = min(2 * entry, largest)
+
+
+def dense_input_maps(
+    features: int, ranges: Iterable[int], rng: np.random.Generator
+) -> Iterator[InputMap]:
+    """For each range, a map of d = `features` random numbers up to it in size."""
+    for entry in ranges:
+        yield InputMap(
+            rows=np.ones(1, np.int64),
+            columns=rng.integers(-entry, entry, features, endpoint=True),
+        )
+
+
+class Line(NamedTuple):
+    """The inputs on a line: ``t_i = <a, x_i>``, where a is the row of `input_map`.
+
+    Attributes:
+      input_map: a.
+      t: i64[n], distinct.
+      largest_sum: a bound on the size of all partial sums of <a, x>.
+    """
+
+    input_map: InputMap
+    t: np.ndarray
+    largest_sum: int
+
+
+def largest_whole_number(x: np.ndarray) -> int:
+    """The largest absolute value in x, and at least 1."""
+    return max(1, int(largest_entry(x)))
+
+
+def first_separating_line(
+    x: np.ndarray, input_maps: Iterable[InputMap], *, line_bits: int
+) -> Line:
+    """The inputs on the line of the first map that tells them apart.
+
+    Args:
+      x: whole numbers [n, d], distinct rows.
+      input_maps: the maps to try; all partial sums are below 2^line_bits <= 2^53.
+      line_bits: the bits of the line, for the message.
+    Raises:
+      PrecisionError: no map tells the inputs apart, or there is none to try.
+    """
+    largest = largest_whole_number(x)
+    for input_map in input_maps:
+        a = input_map.entries
+        t = _projections(x, a)
+        if len(np.unique(t)) == len(t):
+            return Line(
+                input_map=input_map,
+                t=t.astype(np.int64),
+                largest_sum=int(np.abs(a).sum()) * largest,
+            )
+    raise PrecisionError(
         f"inputs up to {largest} project beyond 2^{line_bits} or coincide: scale them"
         " down"
     )
+
+
+def _projections(x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """``t_i = <a, x_i>``, f64[n], for whole numbers x, [n, d], and a, [d]."""
+    a = a.astype(np.float64)
+    # Batch by batch, since a copy of x in float64 would take most of the memory.
+    batches = np.split(x, range(BATCH_EXAMPLES, len(x), BATCH_EXAMPLES))
+    return np.concatenate([batch.astype(np.float64) @ a for batch in batches])

@@ -12,6 +12,7 @@ from identity_matters.flops import count_parameters
 from identity_matters.memorize import (
     few_numbers,
     hashing,
+    machine,
     memorize_with_few_numbers,
     verify,
 )
@@ -246,6 +247,24 @@ def test_equal_inputs_with_equal_labels_and_the_key():
     np.testing.assert_array_equal(network.input_map, with_same_key.input_map)
     other, _ = memorize_with_few_numbers(x, y, group_points=6, key=jax.random.key(1))
     assert (network.input_map != other.input_map).any()
+
+
+def test_blocks_find_the_places_that_the_constants_were_searched_for():
+    rng = np.random.default_rng(0)
+    hash_of_groups = hashing.draw_hash(5000, place_bits=4, word_bits=53, rng=rng)
+    t = rng.integers(0, 5001, 40)
+    constants = rng.integers(0, hash_of_groups.small, 40)
+    h = np.zeros((6, 40))
+    h[few_numbers.POINT] = t
+    h[few_numbers.CONSTANT] = constants
+    for stage in (
+        few_numbers._hash(hash_of_groups, 6),
+        few_numbers._find_place(hash_of_groups, 6),
+    ):
+        h = np.asarray(machine.run(jax.numpy.asarray(h), stage))
+    places = hash_of_groups.places(t, constants)
+    assert len(set(places)) > 8
+    np.testing.assert_array_equal(h[few_numbers.PLACE], places)
 
 
 def test_words_hold_as_many_labels_as_fit():

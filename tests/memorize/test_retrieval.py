@@ -102,10 +102,7 @@ def test_a_changed_number_is_an_error():
 
 
 def test_the_network_finds_the_cells_that_the_table_was_filled_for():
-    """The middle of the network.
-
-    After the first two stages z and p are those of `edge_cells`.
-    """
+    """The hash in blocks is the hash in NumPy, and so is the place."""
     x, y = _problem(50, 4, 10)
     network, _ = memorize_by_retrieval(x, y, 10)
     t = int(network.start) + (x @ np.asarray(network.columns)).astype(np.int64)
@@ -113,8 +110,13 @@ def test_the_network_finds_the_cells_that_the_table_was_filled_for():
     layout = retrieval._draw_layout(10, 16, 4, rng)
     h = np.zeros((6, len(t)))
     h[retrieval.HASH] = t
-    for stage in (retrieval._hash(layout), retrieval._place(layout)):
-        h = np.asarray(machine.run(jax.numpy.asarray(h), stage))
+    h = np.asarray(machine.run(jax.numpy.asarray(h), retrieval._hash_blocks(layout)))
+    z = retrieval.hash_numbers(t, layout)
+    np.testing.assert_array_equal(h[retrieval.HASH], z)
+    h = np.asarray(machine.run(jax.numpy.asarray(h), retrieval._place_blocks(layout)))
+    place, z = retrieval.place_and_rest(z, layout)
+    np.testing.assert_array_equal(h[retrieval.PLACE], place)
+    np.testing.assert_array_equal(h[retrieval.HASH], z)
     cells = h[retrieval.PLACE] * layout.words + h[retrieval.HASH] // layout.interval
     np.testing.assert_array_equal(cells, retrieval.edge_cells(t, layout)[:, 0])
     assert np.all(h[retrieval.SCRATCH] == 0)
