@@ -5,12 +5,18 @@ differences without cancellation, so that targets and weights of any size keep t
 digits:
 
 * ``w``: the smallest weight, which moves from w_0 towards w_r, where the product is r
-* ``c_i``: ``w_i^2 - w^2`` of each other weight, which the flow conserves; `_Path.roots`
-  are the different ``sqrt(c_i)``, `_Path.counts` how often each occurs
+* ``c_i``: ``w_i^2 - w^2`` of each other weight, which the flow conserves
 * ``q``: ``prod_i sqrt(w^2 + c_i)``, the product of the other weights
 * ``p``: ``w q``, the product of all weights
 * ``e``: ``p - r``
 * ``u``: ``w - w_r``
+
+The time, for ``sigma = 1/2``, is the integral of ``|dw| / (|e| q)``. Each part of the
+way has the variable in which it is smooth:
+
+* near w_r: ``s = log |u|``
+* far from w_r > 0: ``s = log w``
+* far from w_r < 0, across 0: ``s = asinh(w / g)``, see `_by_asinh_of_weight`
 """
 
 from __future__ import annotations
@@ -91,11 +97,17 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     first_error = _exact_error(w, r)
     if abs(first_error) <= last_error:
         return 0.0
-    path = _Path(w, r, first_error)
-    if path.ends_in_the_saddle:
+    flow = _flow(w, r, first_error)
+    if flow.ends_in_the_saddle:
         return math.inf
-    logs = path.log_times(last_error)
-    log_time = float(np.logaddexp.reduce(logs)) - math.log(2 * sigma)
+    ways = _ways(
+        flow,
+        first=_first_distance(flow, first_error),
+        last=_distance(flow, last_error),
+    )
+    # If |e| falls by its rounding alone, so may w, and there is no way to go.
+    log_times = [_log_time(flow, way) for way in ways if way.low < way.high]
+    log_time = float(np.logaddexp.reduce(log_times)) - math.log(2 * sigma)
     if log_time >= math.log(np.finfo(np.float64).max):
         return math.inf
     return math.exp(log_time)
@@ -112,21 +124,24 @@ def _exact_error(w: np.ndarray, r: float) -> float:
         ) from None
 
 
-class _Way(NamedTuple):
-    """A part of the way of w, along a variable s from `low` to `high`.
+class _OtherWeights(NamedTuple):
+    """All weights but the smallest: ``sqrt(w^2 + c_i)`` each.
 
     Attributes:
-      low, high: the ends.
-      point: s, f64[n] -> (u, log |dw / ds|), f64[n] each.
+      roots: the different ``sqrt(c_i)``, f64[m], increasing.
+      counts: how often each occurs.
     """
 
-    low: float
-    high: float
-    point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    roots: np.ndarray
+    counts: np.ndarray
+
+    def log_product(self, w: np.ndarray) -> np.ndarray:
+        """``log q``, f64[n], for w, f64[n]."""
+        return np.log(np.hypot(w[:, None], self.roots)) @ self.counts
 
 
-class _Path:
-    """The way of the smallest weight; see the module's docstring for the letters.
+class _Flow(NamedTuple):
+    """The flow of the smallest weight; the module's docstring explains the letters.
 
     w starts above 0 and moves one way, towards w_r, which has the sign of r:
 
@@ -135,66 +150,32 @@ class _Path:
     * it falls to w_r < 0 and crosses 0 on the way, if r < 0
 
     Attributes:
-      depth: l.
       start, end: w_0 and w_r.
-      roots, counts: the different ``sqrt(c_i)``, f64[n], and how often each occurs.
+      others: the other weights.
       log_r: ``log |r|``.
-      is_end_positive: whether r, and so w_r, is positive.
       side: 1.0 if w falls, -1.0 if it rises: the sign of e and of u, all the way.
-      first_distance: |u| at the start.
-      near_distance: |u| up to which w is near w_r: at 2 w_r if w falls to w_r > 0, at
-        w_r / 2 if it comes from the side of 0.
     """
 
-    def __init__(self, w: np.ndarray, r: float, first_error: float):
-        """`first_error` is e at the start."""
-        self.depth = len(w)
-        self.start = float(w[0])
-        # Not sqrt(w_i^2 - w^2), whose squares cancel, and may underflow.
-        roots = np.sqrt(w[1:] - w[0]) * np.sqrt(w[1:] + w[0])
-        self.roots, self.counts = np.unique(roots, return_counts=True)
-        self.log_r = math.log(abs(r))
-        self.is_end_positive = r > 0
-        self.end = math.copysign(math.exp(self._log_end()), r)
-        if abs(self.end) < np.finfo(np.float64).tiny:
-            raise ValueError(
-                f"the smallest weight ends too close to 0 for float64, at r = {r}"
-            )
-        self.side = math.copysign(1.0, first_error)
-        self.first_distance = self._first_distance(math.log(abs(first_error)))
-        if self.is_end_positive and self.side > 0:
-            self.near_distance = abs(self.end)
-        else:
-            self.near_distance = abs(self.end) / 2
+    start: float
+    end: float
+    others: _OtherWeights
+    log_r: float
+    side: float
+
+    @property
+    def depth(self) -> int:
+        """The number of all weights, l."""
+        return 1 + int(self.others.counts.sum())
 
     @property
     def ends_in_the_saddle(self) -> bool:
         """Whether w tends to 0 and never crosses it, since some c_i is 0."""
-        return not self.is_end_positive and 0 in self.roots
-
-    def log_q(self, w: np.ndarray) -> np.ndarray:
-        """``log q``, f64[n], for w, f64[n]."""
-        return np.log(np.hypot(w[:, None], self.roots)) @ self.counts
-
-    def _log_end(self) -> float:
-        """``log |w_r|``: the solution of ``log |w| + log q = log |r|``.
-
-        The left side increases with log |w|.
-        """
-
-        def missing(log_w: float) -> float:
-            return log_w + float(self.log_q(np.exp([log_w]))[0]) - self.log_r
-
-        # |p| is at least |w|^l, and q increases with |w|.
-        high = self.log_r / self.depth
-        low = self.log_r - float(self.log_q(np.exp([high]))[0])
-        margin = _SEARCH_MARGIN * (1 + abs(high) + abs(low))
-        return _root(missing, low - margin, high + margin)
+        return self.end < 0 and 0 in self.others.roots
 
     def log_error(self, u: np.ndarray) -> np.ndarray:
         """``log |p(w_r + u) - r|``, f64[n], accurate for u, f64[n], of any size."""
         w = self.end + u
-        has_sign_of_r = w > 0 if self.is_end_positive else w < 0
+        has_sign_of_r = w > 0 if self.end > 0 else w < 0
         log_error = np.empty_like(u)
         log_error[has_sign_of_r] = self._log_difference(u[has_sign_of_r])
         log_error[~has_sign_of_r] = self._log_sum(w[~has_sign_of_r])
@@ -209,151 +190,205 @@ class _Path:
         """
         w = self.end + u
         # sqrt(w^2 + c_i) here and at w_r: the other weights.
-        others = np.hypot(w[:, None], self.roots)
-        others_at_end = np.hypot(self.end, self.roots)
+        others = np.hypot(w[:, None], self.others.roots)
+        others_at_end = np.hypot(self.end, self.others.roots)
         # What is missing from 1 in the ratios of the others, without cancellation.
         missing = (u * (w + self.end))[:, None] / ((others + others_at_end) * others)
-        larger = np.maximum(np.log(np.abs(w)) + self.log_q(w), self.log_r)
+        log_product = np.log(np.abs(w)) + self.others.log_product(w)
+        larger = np.maximum(log_product, self.log_r)
         # u / w rounds to 1 far from w_r; then z is -inf, and m all that counts.
         with np.errstate(divide="ignore"):
-            z = np.log1p(-u / w) + np.log1p(-missing) @ self.counts
+            z = np.log1p(-u / w) + np.log1p(-missing) @ self.others.counts
             return larger + np.log(-np.expm1(-np.abs(z)))
 
     def _log_sum(self, w: np.ndarray) -> np.ndarray:
         """``log(|p| + |r|)``, f64[n], where w is 0 or on the other side of 0."""
         with np.errstate(divide="ignore"):
-            log_product = np.log(np.abs(w)) + self.log_q(w)
+            log_product = np.log(np.abs(w)) + self.others.log_product(w)
         return np.logaddexp(log_product, self.log_r)
 
-    def log_times(self, last_error: float) -> list[float]:
-        """Logarithms of the times, for ``sigma = 1/2``, on the parts of the way.
 
-        `last_error` is |e| where the way ends.
-        """
-        ways = self._ways(self._distance(math.log(last_error)))
-        # If |e| falls by its rounding alone, so may w, and there is no way to go.
-        return [self._integrate(way) for way in ways if way.low < way.high]
+def _flow(w: np.ndarray, r: float, first_error: float) -> _Flow:
+    """The flow from the weights w, f64[l], increasing, where e is `first_error`.
 
-    def _first_distance(self, log_first_error: float) -> float:
-        """|u| at the start, where |e| has this logarithm."""
-        difference = abs(self.start - self.end)
-        if difference < _NEAR_THE_END * abs(self.end):
-            # It may be rounding alone; the error is exact.
-            return self._distance(log_first_error)
-        return difference
+    Raises ValueError if w_r is below the normal range of float64.
+    """
+    # Not sqrt(w_i^2 - w^2), whose squares cancel, and may underflow.
+    roots, counts = np.unique(
+        np.sqrt(w[1:] - w[0]) * np.sqrt(w[1:] + w[0]), return_counts=True
+    )
+    others = _OtherWeights(roots, counts)
+    log_r = math.log(abs(r))
+    end = math.copysign(math.exp(_log_end(others, log_r, depth=len(w))), r)
+    if abs(end) < np.finfo(np.float64).tiny:
+        raise ValueError(
+            f"the smallest weight ends too close to 0 for float64, at r = {r}"
+        )
+    return _Flow(
+        start=float(w[0]),
+        end=end,
+        others=others,
+        log_r=log_r,
+        side=math.copysign(1.0, first_error),
+    )
 
-    def _distance(self, log_error: float) -> float:
-        """|u| at which |e|, which increases with it, has this logarithm."""
 
-        def excess(log_distance: float) -> float:
-            u = self.side * np.exp([log_distance])
-            return float(self.log_error(u)[0]) - log_error
+def _log_end(others: _OtherWeights, log_r: float, depth: int) -> float:
+    """``log |w_r|``: the solution of ``log |w| + log q = log |r|``.
 
-        # The start may be so close that w_0 - w_r is only rounding.
-        least = abs(self.end) * _ROUNDING_OF_A_DISTANCE
-        high = math.log(max(abs(self.start - self.end), least)) + 1.0
-        if self.side < 0:
-            # A weight that rises to w_r is above 0.
-            high = min(high, math.log(self.end) - _SEARCH_MARGIN)
-        low = high - 1.0
-        while excess(low) > 0:
-            low -= 2 * (high - low)
-        return math.exp(_root(excess, low, high))
+    The left side increases with log |w|.
+    """
 
-    def _ways(self, last: float) -> list[_Way]:
-        """The parts of the way, from the start to ``|u| = last``.
+    def excess(log_w: float) -> float:
+        log_q = float(others.log_product(np.exp([log_w]))[0])
+        return log_w + log_q - log_r
 
-        The integrand is smooth in log |u| near w_r, and in other variables far from it.
-        """
-        near = self.near_distance
-        if self.first_distance <= near:
-            return [self._near_the_end(self.first_distance, last)]
-        if last >= near:
-            return self._far_from_the_end(last)
-        return [self._near_the_end(near, last), *self._far_from_the_end(near)]
+    # |p| is at least |w|^l, and q increases with |w|.
+    high = log_r / depth
+    low = log_r - float(others.log_product(np.exp([high]))[0])
+    margin = _SEARCH_MARGIN * (1 + abs(high) + abs(low))
+    return _root(excess, low - margin, high + margin)
 
-    def _near_the_end(self, first: float, last: float) -> _Way:
-        """The part from ``|u| = first`` to ``|u| = last``, by ``s = log |u|``."""
 
-        def by_log_distance(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return self.side * np.exp(s), s
+def _first_distance(flow: _Flow, first_error: float) -> float:
+    """|u| at the start, where e is `first_error`."""
+    difference = abs(flow.start - flow.end)
+    if difference < _NEAR_THE_END * abs(flow.end):
+        # It may be rounding alone; the error is exact.
+        return _distance(flow, first_error)
+    return difference
 
-        return _Way(math.log(last), math.log(first), by_log_distance)
 
-    def _far_from_the_end(self, last: float) -> list[_Way]:
-        """The part from the start to ``|u| = last``."""
-        stop = self.end + self.side * last
-        if self.is_end_positive:
-            return [self._above_zero(stop)]
-        return self._across_zero(stop)
+def _distance(flow: _Flow, error: float) -> float:
+    """|u| where |e|, which increases with it, is that of `error`."""
+    log_error = math.log(abs(error))
 
-    def _above_zero(self, stop: float) -> _Way:
-        """The part from the start to w = `stop` > 0, by ``s = log w``."""
+    def excess(log_distance: float) -> float:
+        u = flow.side * np.exp([log_distance])
+        return float(flow.log_error(u)[0]) - log_error
 
-        def by_log_weight(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return np.exp(s) - self.end, s
+    # The start may be so close that w_0 - w_r is only rounding.
+    least = abs(flow.end) * _ROUNDING_OF_A_DISTANCE
+    high = math.log(max(abs(flow.start - flow.end), least)) + 1.0
+    if flow.side < 0:
+        # A weight that rises to w_r is above 0.
+        high = min(high, math.log(flow.end) - _SEARCH_MARGIN)
+    low = high - 1.0
+    while excess(low) > 0:
+        low -= 2 * (high - low)
+    return math.exp(_root(excess, low, high))
 
-        low, high = sorted((math.log(self.start), math.log(stop)))
-        return _Way(low, high, by_log_weight)
 
-    def _across_zero(self, stop: float) -> list[_Way]:
-        """The part from the start to w = `stop` < 0, by ``s = asinh(w / g)``.
+class _Way(NamedTuple):
+    """A part of the way of w, along a variable s from `low` to `high`.
 
-        1/q has a peak of width sqrt(min c_i) at w = 0, and e changes there over |w_r|;
-        g is the lesser of the two.
-        """
-        g = min([abs(self.end), *self.roots[:1]])
+    Attributes:
+      low, high: the ends.
+      point: s, f64[n] -> (u, log |dw / ds|), f64[n] each.
+    """
 
-        def by_asinh(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            log_slope = math.log(g / 2) + np.logaddexp(s, -s)
-            return g * np.sinh(s) - self.end, log_slope
+    low: float
+    high: float
+    point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-        first = math.asinh(self.start / g)
-        last = math.asinh(stop / g)
-        if last >= 0:
-            # By rounding: p is below 0 there, as the risk is below that of the saddle.
-            return [_Way(last, first, by_asinh)]
-        # The integrand is least smooth at 0, which should be an end.
-        return [_Way(last, 0.0, by_asinh), _Way(0.0, first, by_asinh)]
 
-    def _integrate(self, way: _Way) -> float:
-        """Log of the integral of ``|dw| / (|e| q)`` on a part of the way.
+def _ways(flow: _Flow, *, first: float, last: float) -> list[_Way]:
+    """The parts of the way from ``|u| = first`` to ``|u| = last``.
 
-        Raises ValueError if halving the panels goes on changing it.
-        """
-        exponent = self.depth * (way.high - way.low)
-        count = math.ceil(exponent / _EXPONENT_PER_PANEL) + 1
-        before = math.nan
-        for _ in range(_MOST_HALVINGS):
-            now = self._sum(way.point, np.linspace(way.low, way.high, count + 1))
-            if abs(now - before) <= _LARGEST_CHANGE:
-                return now
-            before = now
-            count *= 2
-        raise ValueError("the integral for the time does not converge")
+    The integrand is smooth in log |u| near w_r, and in other variables far from it.
+    """
+    # From w = 2 w_r on, if w falls to w_r > 0; if it comes from the side of 0, from
+    # w = w_r / 2 on.
+    falls_above_zero = flow.end > 0 and flow.side > 0
+    near = abs(flow.end) if falls_above_zero else abs(flow.end) / 2
+    ways = []
+    if last < near:
+        ways.append(_by_log_distance(flow, first=min(first, near), last=last))
+    if first > near:
+        stop = flow.end + flow.side * max(last, near)
+        if flow.end > 0:
+            ways.append(_by_log_weight(flow, stop))
+        else:
+            ways += _by_asinh_of_weight(flow, stop)
+    return ways
 
-    def _sum(self, point: Callable, edges: np.ndarray) -> float:
-        """`_integrate` by Gauss-Legendre sums between adjacent edges, f64[n + 1].
 
-        `point` is that of a `_Way`.
-        """
-        at_a_time = max(1, _CHUNK // (len(_NODES) * (1 + len(self.roots))))
-        logs = []
-        for begin in range(0, len(edges) - 1, at_a_time):
-            ends = edges[begin : begin + at_a_time + 1]
-            left = ends[:-1]
-            right = ends[1:]
-            half = (right - left)[:, None] / 2
-            s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
-            u, log_slope = point(s)
-            # On a way of a few roundings a panel may have no length.
-            with np.errstate(divide="ignore"):
-                log_weights = np.log((half * _WEIGHTS).ravel())
-            log_integrand = (
-                log_weights + log_slope - self.log_error(u) - self.log_q(self.end + u)
-            )
-            logs.append(np.logaddexp.reduce(log_integrand))
-        return float(np.logaddexp.reduce(logs))
+def _by_log_distance(flow: _Flow, *, first: float, last: float) -> _Way:
+    """From ``|u| = first`` to ``|u| = last`` by ``u = +-e^s``: ``|dw / ds| = e^s``."""
+
+    def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return flow.side * np.exp(s), s
+
+    return _Way(low=math.log(last), high=math.log(first), point=point)
+
+
+def _by_log_weight(flow: _Flow, stop: float) -> _Way:
+    """From the start to w = `stop` > 0 by ``w = e^s``: ``|dw / ds| = e^s``."""
+
+    def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.exp(s) - flow.end, s
+
+    low, high = sorted((math.log(flow.start), math.log(stop)))
+    return _Way(low, high, point)
+
+
+def _by_asinh_of_weight(flow: _Flow, stop: float) -> list[_Way]:
+    """From the start to w = `stop` < 0 by ``w = g sinh s``: ``|dw / ds| = g cosh s``.
+
+    1/q has a peak of width sqrt(min c_i) at w = 0, and e changes there over |w_r|;
+    g is the lesser of the two.
+    """
+    g = min([abs(flow.end), *flow.others.roots[:1]])
+
+    def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        log_slope = math.log(g / 2) + np.logaddexp(s, -s)
+        return g * np.sinh(s) - flow.end, log_slope
+
+    first = math.asinh(flow.start / g)
+    last = math.asinh(stop / g)
+    if last >= 0:
+        # By rounding: p is below 0 there, as the risk is below that of the saddle.
+        return [_Way(last, first, point)]
+    # The integrand is least smooth at 0, which should be an end.
+    return [_Way(last, 0.0, point), _Way(0.0, first, point)]
+
+
+def _log_time(flow: _Flow, way: _Way) -> float:
+    """Log of the time for ``sigma = 1/2``: of the integral of ``|dw| / (|e| q)``.
+
+    Raises ValueError if halving the panels goes on changing it.
+    """
+    exponent = flow.depth * (way.high - way.low)
+    count = math.ceil(exponent / _EXPONENT_PER_PANEL) + 1
+    before = math.nan
+    for _ in range(_MOST_HALVINGS):
+        edges = np.linspace(way.low, way.high, count + 1)
+        now = _log_gauss_sum(flow, way, edges)
+        if abs(now - before) <= _LARGEST_CHANGE:
+            return now
+        before = now
+        count *= 2
+    raise ValueError("the integral for the time does not converge")
+
+
+def _log_gauss_sum(flow: _Flow, way: _Way, edges: np.ndarray) -> float:
+    """`_log_time` by Gauss-Legendre sums between adjacent edges, f64[n + 1]."""
+    at_a_time = max(1, _CHUNK // (len(_NODES) * (1 + len(flow.others.roots))))
+    logs = []
+    for begin in range(0, len(edges) - 1, at_a_time):
+        ends = edges[begin : begin + at_a_time + 1]
+        left = ends[:-1]
+        right = ends[1:]
+        half = (right - left)[:, None] / 2
+        s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
+        u, log_slope = way.point(s)
+        # On a way of a few roundings a panel may have no length.
+        with np.errstate(divide="ignore"):
+            log_weights = np.log((half * _WEIGHTS).ravel())
+        log_error = flow.log_error(u)
+        log_q = flow.others.log_product(flow.end + u)
+        logs.append(np.logaddexp.reduce(log_weights + log_slope - log_error - log_q))
+    return float(np.logaddexp.reduce(logs))
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
