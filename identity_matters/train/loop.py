@@ -6,13 +6,15 @@ and writes them again; all their fields (docs/metrics.md) but
 
 The order of events is that of `_Run.to_the_last_step`: at every step at which something
 is due, evaluate, then save, then stop or train to the next such step. In between,
-`_Run.train` keeps the devices busy.
+`_Run.dispatches` keeps the devices busy.
 """
 
 import collections
 import contextlib
 import dataclasses
+import functools
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -125,6 +127,7 @@ def fit(
             peak_flops_per_second=peak_flops_per_second,
             tracer=exit_stack.enter_context(_Tracer(profile_dir)),
             exit_stack=exit_stack,
+            clock=_Clock(parallel),
         )
         run.start(key)
         run.to_the_last_step()
@@ -137,16 +140,56 @@ class _Tracer(contextlib.AbstractContextManager):
     def __init__(self, profile_dir: str):
         self._profile_dir = profile_dir
         self._trace = contextlib.ExitStack()
+        self._dispatches = 0  # so far
 
-    def before_dispatch(self, number: int) -> None:
-        """Starts or ends the trace if that is due; `number` counts from 0."""
-        if self._profile_dir and number == SKIPPED_DISPATCHES:
+    def before_dispatch(self) -> None:
+        """Starts or ends the trace if that is due."""
+        if self._profile_dir and self._dispatches == SKIPPED_DISPATCHES:
             self._trace.enter_context(jax.profiler.trace(self._profile_dir))
-        if number == SKIPPED_DISPATCHES + TRACED_DISPATCHES:
+        if self._dispatches == SKIPPED_DISPATCHES + TRACED_DISPATCHES:
             self._trace.close()
+        self._dispatches += 1
 
     def __exit__(self, *_) -> None:
         self._trace.close()
+
+
+class _Clock:
+    """How long steps and evaluations take, without compiling.
+
+    Attributes:
+      step_seconds: a running mean over about ten dispatches; 0 before the first.
+      evaluation_seconds: of the last evaluation; 0 before the first.
+    """
+
+    def __init__(self, parallel: ParallelSteps):
+        self.step_seconds = 0.0
+        self.evaluation_seconds = 0.0
+        self._parallel = parallel
+        self.restart()
+
+    def restart(self) -> None:
+        """Lets `seconds` and `compile_seconds` count from now on."""
+        self._started = time.perf_counter()
+        self._compiled_before = self._parallel.compile_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Time since `restart`, without compiling."""
+        return time.perf_counter() - self._started - self.compile_seconds
+
+    @property
+    def compile_seconds(self) -> float:
+        """Time since `restart` that was spent on compiling."""
+        return self._parallel.compile_seconds - self._compiled_before
+
+    def add_dispatch(self, seconds: float, *, steps: int) -> None:
+        """Lets a dispatch count in `step_seconds`."""
+        if self.step_seconds:
+            self.step_seconds *= 1 - _NEWEST_SHARE
+            self.step_seconds += _NEWEST_SHARE * seconds / steps
+        else:
+            self.step_seconds = seconds / steps
 
 
 @dataclasses.dataclass
@@ -157,23 +200,15 @@ class _Run:
       task, parallel, intervals, log, checkpoints, peak_flops_per_second: see `fit`.
       tracer: of the dispatches.
       exit_stack: closed at the end of the run.
+      clock: restarted when an evaluation or a stretch of training begins, and when the
+        results of a dispatch come in.
       order_seed: decides the order of the examples.
-      batches: the stream of batches, opened at the first dispatch.
       state: on the devices, after all steps that were dispatched.
       step: the updates whose results have been read.
+      sums: what the next train record is made of.
       evaluated: whether the evaluation that is due at `step` has been made.
       saved_step: the step of the newest checkpoint.
       stopping: whether this process, or any of several, has been told to stop.
-      sums: what the next train record is made of.
-      dispatches: made by this process so far.
-      dispatched_step: the updates that were dispatched.
-      in_flight: for each dispatch whose results have not been read, its last step and
-        its sums, on the devices.
-      placed_batches: those of the next dispatch, if they are on their way.
-      results_time: when the results of the last dispatch came in, later by what was
-        spent on compiling since.
-      step_seconds: a running mean over about ten dispatches; 0 before the first.
-      evaluation_seconds: of the last evaluation.
     """
 
     task: Task
@@ -184,21 +219,14 @@ class _Run:
     peak_flops_per_second: float | None
     tracer: _Tracer
     exit_stack: contextlib.ExitStack
+    clock: _Clock
     order_seed: int = 0
-    batches: Any = None
     state: Any = None
     step: int = 0
+    sums: MetricSums = dataclasses.field(default_factory=MetricSums)
     evaluated: bool = False
     saved_step: int | None = None
     stopping: bool = False
-    sums: MetricSums = dataclasses.field(default_factory=MetricSums)
-    dispatches: int = 0
-    dispatched_step: int = 0
-    in_flight: collections.deque = dataclasses.field(default_factory=collections.deque)
-    placed_batches: Any = None
-    results_time: float = 0.0
-    step_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
 
     # Start
 
@@ -207,48 +235,37 @@ class _Run:
         self.phase("restoring")
         init_key, order_key, step_key = jax.random.split(key, 3)
         self.order_seed = int(jax.random.bits(order_key, dtype="uint32"))
-        drawn = initial_state(self.task.init(init_key), self.task.optimizer)
-        state = jax.device_get(drawn)
-
-        def restore():
-            # The others receive what this returns; the arrays follow below.
-            nonlocal state
-            newest = self.newest_checkpoint(like=drawn)
-            if newest is None:
-                return None
-            step, state, extra = newest
-            return {"step": step, **extra}
-
-        restored = multihost.on_process_0(restore)
+        drawn = jax.device_get(
+            initial_state(self.task.init(init_key), self.task.optimizer)
+        )
+        restored = multihost.restored_by_process_0(
+            lambda: self.newest_checkpoint(like=drawn), like=drawn
+        )
         if restored is None:
             self.log.rewind(0)
+            state = drawn
         else:
-            self.log.rewind(restored["records"])
-            self.step = restored["step"]
-            self.dispatched_step = restored["step"]
-            self.saved_step = restored["step"]
-            self.evaluated = restored["evaluated"]
-            self.sums = MetricSums(**restored["sums"])
-            state = multihost.arrays_from_process_0(state)
+            position, state = restored
+            self.go_on_from(position)
         self.state = self.parallel.start(step_key, state)
 
-    def newest_checkpoint(self, *, like: dict) -> tuple[int, Any, dict] | None:
-        """As `Checkpoints.restore` returns it; None if there is none to go on from.
+    def newest_checkpoint(self, *, like: dict) -> tuple[dict, Any] | None:
+        """What `go_on_from` takes, and the state, as arrays; None to start anew.
 
-        Raises CheckpointError if it does not fit the records.
+        Raises CheckpointError if the newest checkpoint does not fit the records.
         """
         newest = self.checkpoints.restore(like) if self.checkpoints else None
         if newest is None:
             self.check_that_no_checkpoint_is_missing()
             return None
-        step, _, extra = newest
+        step, state, extra = newest
         if len(self.log.records) < extra["records"]:
             raise CheckpointError(
                 f"metrics.jsonl has {len(self.log.records)} lines of this training,"
                 f" but checkpoint {step} was saved after {extra['records']}: lines"
                 " are lost, or the checkpoints are those of another results_dir"
             )
-        return newest
+        return {"step": step, **extra}, state
 
     def check_that_no_checkpoint_is_missing(self) -> None:
         """Raises CheckpointError if the records go on so far that there must be one."""
@@ -263,6 +280,14 @@ class _Run:
                 f"metrics.jsonl goes on to step {last_recorded_step}, but there is no"
                 f" checkpoint in {self.checkpoints.directory}"
             )
+
+    def go_on_from(self, position: dict) -> None:
+        """Goes to the step of a checkpoint; `position` is what `save` wrote there."""
+        self.log.rewind(position["records"])
+        self.step = position["step"]
+        self.saved_step = position["step"]
+        self.evaluated = position["evaluated"]
+        self.sums = MetricSums(**position["sums"])
 
     # The order of events
 
@@ -298,110 +323,96 @@ class _Run:
     # Training
 
     def train(self, until: int) -> None:
-        """Runs the steps up to `until`, or fewer if the log asks to stop.
+        """Runs the steps up to `until`, or fewer if the log asks to stop."""
+        self.phase("training" if self.clock.step_seconds else "compiling")
+        self.clock.restart()
+        for last_step, sums in self.dispatches(until):
+            self.count(last_step, sums)
 
-        On accelerators the next dispatch runs while the results of this one are read.
+    def dispatches(self, until: int) -> Iterator[tuple[int, dict]]:
+        """Dispatches the steps up to `until`, or fewer if the log asks to stop.
+
+        While a dispatch computes, the batches of the next one are copied. On
+        accelerators the next dispatch also begins before the results of this one are
+        read.
+
+        Yields:
+          The last step of a dispatch, and its sums as NumPy arrays, in order.
         """
-        self.phase("training" if self.dispatches else "compiling")
-        self.results_time = time.perf_counter()
         most_in_flight = 0 if self.parallel.on_cpu else 1
-        while self.step < until:
-            stopping = self.stop_requested()
-            if self.dispatched_step < until and not stopping:
-                self.start_dispatch(until)
-            elif not self.in_flight:
-                return
-            nothing_follows = self.dispatched_step == until or stopping
-            if len(self.in_flight) > most_in_flight or nothing_follows:
-                self.read_oldest()
+        in_flight: collections.deque = collections.deque()  # their sums are not read
+        dispatched = self.step
+        batches = None
+        while dispatched < until and not self.stop_requested():
+            if batches is None:
+                batches = self.next_batches(dispatched)
+            sums = self.dispatch(batches)
+            dispatched = self.intervals.dispatch_end(dispatched)
+            in_flight.append((dispatched, sums))
+            batches = self.next_batches(dispatched) if dispatched < until else None
+            if len(in_flight) > most_in_flight:
+                last_step, sums = in_flight.popleft()
+                yield last_step, self.parallel.read(sums)
+        for last_step, sums in in_flight:
+            yield last_step, self.parallel.read(sums)
 
-    def start_dispatch(self, until: int) -> None:
-        """Starts a dispatch, and has the batches of the one after it copied."""
-        batches = self.placed_batches
-        if batches is None:
-            batches = self.next_batches()
-        sums = self.dispatch(batches)
-        self.dispatched_step = self.intervals.dispatch_end(self.dispatched_step)
-        self.in_flight.append((self.dispatched_step, sums))
-        # These are copied while the dispatch computes.
-        self.placed_batches = (
-            self.next_batches() if self.dispatched_step < until else None
-        )
-
-    def read_oldest(self) -> None:
-        """Reads the results of the dispatch that has been in flight for longest."""
-        end, sums = self.in_flight.popleft()
-        self.read_results(end, sums)
-
-    def next_batches(self) -> Any:
-        """The batches of the next dispatch, on their way to the devices."""
+    def next_batches(self, step: int) -> Any:
+        """The batches of the dispatch after `step`, on their way to the devices."""
         started = time.perf_counter()
-        step = self.dispatched_step
-        if self.batches is None:
-            self.batches = self.exit_stack.enter_context(
-                contextlib.closing(
-                    self.parallel.open_train(
-                        self.order_seed, step, self.intervals.steps - step
-                    )
-                )
-            )
         steps = self.intervals.dispatch_end(step) - step
         batches = [next(self.batches) for _ in range(steps)]
         self.sums.input_wait_seconds += time.perf_counter() - started
         return self.parallel.place(batches)
 
+    @functools.cached_property
+    def batches(self) -> Iterator[dict]:
+        """The batches of this process, opened at the first dispatch, from there on."""
+        steps_left = self.intervals.steps - self.step
+        stream = self.parallel.open_train(self.order_seed, self.step, steps_left)
+        return self.exit_stack.enter_context(contextlib.closing(stream))
+
     def dispatch(self, batches: Any) -> Any:
         """Starts the steps of a dispatch; returns their sums, on the devices."""
-        self.tracer.before_dispatch(self.dispatches)
-        self.dispatches += 1
+        self.tracer.before_dispatch()
         compiled_before = self.parallel.compile_seconds
         self.state, sums = self.parallel.train(
             self.state, batches, stop=self.log.stop_requested()
         )
-        compile_seconds = self.parallel.compile_seconds - compiled_before
-        if compile_seconds:
-            self.sums.compile_seconds += compile_seconds
-            self.results_time += compile_seconds
+        if self.parallel.compile_seconds > compiled_before:
             self.phase("training")
         return sums
 
-    def read_results(self, end: int, device_sums: Any) -> None:
-        """Waits for the dispatch that ends at step `end`; logs if that is due."""
-        sums = self.parallel.read(device_sums)
+    def count(self, last_step: int, sums: dict) -> None:
+        """Counts the sums of the dispatch up to `last_step`; logs if that is due."""
         self.stopping = self.stopping or bool(sums["stop"])
-        self.count_time(steps=end - self.step)
+        self.count_time(steps=last_step - self.step)
         self.sums.add(self.step + 1, sums)
-        self.step = end
+        self.step = last_step
         self.evaluated = False
-        if self.intervals.is_due("log", end):
+        if self.intervals.is_due("log", self.step):
             self.log.append(
                 self.sums.record(
-                    step=end,
+                    step=self.step,
                     epoch=self.epochs,
                     flops_per_example=self.task.flops_per_example,
                     peak_flops_per_second=self.peak_flops_per_second,
                 )
             )
             self.sums = MetricSums()
-        seconds_left = self.intervals.seconds_left(
-            end,
-            step_seconds=self.step_seconds,
-            evaluation_seconds=self.evaluation_seconds,
-        )
         last_loss = float(sums["loss"][-1]) / int(sums["examples"][-1])
-        self.log.progress(end, last_loss, seconds_left)
+        self.report_progress(
+            last_loss,
+            step_seconds=self.clock.step_seconds,
+            evaluation_seconds=self.clock.evaluation_seconds,
+        )
 
     def count_time(self, *, steps: int) -> None:
         """Counts the time since the last results for `steps` steps."""
-        now = time.perf_counter()
-        seconds = now - self.results_time
-        self.results_time = now
+        seconds = self.clock.seconds
         self.sums.seconds += seconds
-        if self.step_seconds:
-            self.step_seconds *= 1 - _NEWEST_SHARE
-            self.step_seconds += _NEWEST_SHARE * seconds / steps
-        else:
-            self.step_seconds = seconds / steps
+        self.sums.compile_seconds += self.clock.compile_seconds
+        self.clock.restart()
+        self.clock.add_dispatch(seconds, steps=steps)
 
     @property
     def epochs(self) -> float:
@@ -413,17 +424,12 @@ class _Run:
     def evaluate(self) -> None:
         """Evaluates and logs; gives up if the log asks to stop."""
         self.phase("evaluating")
-        started = time.perf_counter()
-        compiled_before = self.parallel.compile_seconds
-
-        def seconds_without_compiling():
-            compile_seconds = self.parallel.compile_seconds - compiled_before
-            return time.perf_counter() - started - compile_seconds
+        self.clock.restart()
 
         def should_stop(examples):
             # Before the first step, only this evaluation tells how long the run takes.
-            if examples and not self.step_seconds:
-                self.estimate_from_evaluation(seconds_without_compiling() / examples)
+            if examples and not self.clock.step_seconds:
+                self.estimate_from_evaluation(self.clock.seconds / examples)
             return self.stop_requested()
 
         sums = self.parallel.evaluate(self.state, should_stop)
@@ -434,14 +440,14 @@ class _Run:
                 f"evaluated {sums['examples']:.0f} examples of"
                 f" {self.task.data.test_examples}"
             )
-        self.evaluation_seconds = seconds_without_compiling()
+        self.clock.evaluation_seconds = self.clock.seconds
         self.log.append(
             evaluation_record(
                 sums,
                 step=self.step,
                 epoch=self.epochs,
-                seconds=self.evaluation_seconds,
-                compile_seconds=self.parallel.compile_seconds - compiled_before,
+                seconds=self.clock.evaluation_seconds,
+                compile_seconds=self.clock.compile_seconds,
                 top_k=self.task.top_k,
             )
         )
@@ -450,12 +456,11 @@ class _Run:
     def estimate_from_evaluation(self, seconds_per_example: float) -> None:
         """Reports the time left, if evaluating one example takes so long."""
         step_examples = self.parallel.batch_examples
-        seconds_left = self.intervals.seconds_left(
-            self.step,
+        self.report_progress(
+            None,
             step_seconds=_TRAINING_PER_EVALUATION * seconds_per_example * step_examples,
             evaluation_seconds=seconds_per_example * self.task.data.test_examples,
         )
-        self.log.progress(self.step, None, seconds_left)
 
     # Checkpoints and progress
 
@@ -475,3 +480,14 @@ class _Run:
 
     def phase(self, name: str) -> None:
         self.log.phase(name, self.step, self.intervals.steps)
+
+    def report_progress(
+        self, loss: float | None, *, step_seconds: float, evaluation_seconds: float
+    ) -> None:
+        """Calls `Log.progress`, with the time left if steps take as long as given."""
+        seconds_left = self.intervals.seconds_left(
+            self.step,
+            step_seconds=step_seconds,
+            evaluation_seconds=evaluation_seconds,
+        )
+        self.log.progress(self.step, loss, seconds_left)

@@ -8,10 +8,11 @@ those that wait for it in a collective get an error, and JAX aborts the rest aft
 `HEARTBEAT_TIMEOUT_SECONDS` of silence.
 """
 
+import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -127,20 +128,58 @@ def on_process_0(function: Callable[[], Any]) -> Any:
     If it fails, process 0 raises the original error, and the others raise
     Process0Error.
     """
-    outcome = None
-    failure = None
+    if not is_process_0():
+        return _receive()
+    with _failure_reaches_others():
+        result = function()
+    return _send(result)
+
+
+def restored_by_process_0(
+    restore: Callable[[], tuple[Any, Any] | None], *, like: Any
+) -> tuple[Any, Any] | None:
+    """Calls ``restore()`` in process 0; returns its result in all processes.
+
+    Args:
+      restore: returns (something JSON-able, a tree of arrays), or None.
+      like: a tree with the shapes and dtypes of that tree, the same in all processes.
+    Raises:
+      Process0Error: `restore` failed in process 0, which raises the original error.
+    """
     if is_process_0():
-        try:
-            outcome = {"value": function()}
-        except Exception as error:
-            failure = error
-            outcome = {"error": f"{type(error).__name__}: {error}"}
-    outcome = gather(outcome)[0]
-    if failure is not None:
-        raise failure
-    if "error" in outcome:
-        raise Process0Error(outcome["error"])
-    return outcome["value"]
+        with _failure_reaches_others():
+            restored = restore()
+        description, arrays = (None, like) if restored is None else restored
+        description = _send(description)
+    else:
+        description = _receive()
+        arrays = like
+    if description is None:
+        return None
+    return description, arrays_from_process_0(arrays)
+
+
+@contextlib.contextmanager
+def _failure_reaches_others() -> Iterator[None]:
+    """If something fails inside, the others, which `_receive`, raise, too."""
+    try:
+        yield
+    except Exception as error:
+        gather({"error": f"{type(error).__name__}: {error}"})
+        raise
+
+
+def _send(value: Any) -> Any:
+    """Gives the others a JSON-able value; returns it as they `_receive` it."""
+    return gather({"value": value})[0]["value"]
+
+
+def _receive() -> Any:
+    """What process 0 sends; raises Process0Error if it failed instead."""
+    sent = gather(None)[0]
+    if "error" in sent:
+        raise Process0Error(sent["error"])
+    return sent["value"]
 
 
 def arrays_from_process_0(tree: Any) -> Any:

@@ -36,6 +36,8 @@ def test_alone_nothing_happens():
     assert multihost.on_process_0(lambda: 3) == 3
     tree = {"x": np.float32([-0.0, 1])}
     assert multihost.arrays_from_process_0(tree) is tree
+    assert multihost.restored_by_process_0(lambda: (3, tree), like={}) == (3, tree)
+    assert multihost.restored_by_process_0(lambda: None, like=tree) is None
     assert multihost.is_process_0()
 
 
@@ -86,9 +88,13 @@ def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
     gathered(lambda mine: [mine or {"error": "RunError: it is finished"}, None])
     with pytest.raises(KeyError, match=r"^'x'$"):  # process 0 raises its own error
         multihost.on_process_0(lambda: {}["x"])
+    with pytest.raises(KeyError, match=r"^'x'$"):
+        multihost.restored_by_process_0(lambda: {}["x"], like={})
     monkeypatch.setattr(multihost, "is_process_0", lambda: False)
     with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):
         multihost.on_process_0(lambda: pytest.fail("only process 0 runs it"))
+    with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):
+        multihost.restored_by_process_0(lambda: pytest.fail("only 0"), like={})
 
 
 @pytest.mark.parametrize(
@@ -121,9 +127,13 @@ def _receive(address, process_id):
     Processes start from other arrays.
     """
     multihost.initialize(address, 2, process_id)
-    state = _SENT if process_id == 0 else jax.tree.map(np.ones_like, _SENT)
-    received = multihost.arrays_from_process_0(state)
-    equal = all(
+    others = jax.tree.map(np.ones_like, _SENT)
+    restored = multihost.restored_by_process_0(
+        lambda: ({"step": 3}, _SENT) if process_id == 0 else os._exit(4), like=others
+    )
+    assert restored is not None
+    description, received = restored
+    equal = description == {"step": 3} and all(
         received[name].dtype == sent.dtype
         and received[name].shape == sent.shape
         and received[name].tobytes() == sent.tobytes()
