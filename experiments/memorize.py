@@ -20,22 +20,16 @@ preserve norms.
 import numpy as np
 
 from experiments import run
+from experiments.memorize_verdicts import (
+    judge_few_numbers,
+    judge_printed_width,
+    judge_retrieval,
+    judge_theorem,
+)
 from experiments.run.settings import configs
 from experiments.run.trials import each
-from experiments.run.verdicts import largest, least, total, under_attack, where
 from identity_matters.images import datasets
 from identity_matters.memorize import hashing
-
-# Kinds of trials whose networks the verdict is about.
-_FITS = ("fit", "few_numbers", "retrieval")
-# Fields of other trials that hold a network, too.
-_ALSO_BUILT = ("constructed", "float32_result", "float64_result")
-# Fields reported for every trial, as metrics
-# with the number of examples in their names.
-_BY_SIZE = {
-    "separation": ("rho", "theorem_width", "lemma_width"),
-    "minimal_width": ("least_fitting_width", "least_certified_width"),
-}
 
 VARIANTS = {
     "digits": "all 1,797 digits, and SGD for contrast; 25 s, most of it for SGD",
@@ -59,84 +53,74 @@ OTHER_VARIANTS = {
     ),
 }
 
+# The examples that a network is to memorize.
+_DIGITS = {
+    # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
+    "dataset": "digits",
+    # numbers of examples; 0: all training images, or all digits
+    "examples": (0,),
+    "features": 0,  # dimension d of synthetic points; images have their own
+    "num_classes": 0,  # classes r of synthetic points; images have their own
+    "data_dir": "data",  # where `make data` put the data sets
+}
+_FEW_DIGITS = {**_DIGITS, "examples": (512,)}
+_CIFAR10 = {**_DIGITS, "dataset": "cifar10"}
+_POINTS = {
+    **_DIGITS,
+    "dataset": "synthetic",
+    "examples": (256, 1024, 4096, 16384),
+    "features": 64,
+    "num_classes": 10,
+}
+# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
+# The printed width is then 22; a width of 480 suffices.
+_ORTHOGONAL_POINTS = {**_POINTS, "examples": (1536,), "features": 4096}
+# Whole numbers, like pixels, in so few dimensions that 34 bits suffice.
+_POINTS_OF_FEW_BITS = {**_POINTS, "examples": (16384,), "features": 4}
+_MANY_POINTS = {**_POINTS, "examples": (32768, 65536, 131072)}
+_POINTS_LIKE_IMAGENET = {**_POINTS, "examples": (1_281_167,), "num_classes": 1000}
 
-# How a trial is made. `_SETTINGS` has, for each variant and kind of trial, one group of
-# settings; `_data` gives those of the examples, and `_fit` adds those of the networks.
-# `_SEVERAL` names the settings that hold several values: `trials` makes one trial of
-# each combination of them. Last, `_complete` adds what the other settings determine.
-
-
-def _data(
-    dataset: str, examples=(0,), *, features: int = 0, num_classes: int = 0
-) -> dict:
-    """The settings of the examples that a network is to memorize."""
-    return {
-        # digits, cifar10 or synthetic (random unit vectors, or whole numbers)
-        "dataset": dataset,
-        # numbers of examples; 0: all training images, or all digits
-        "examples": examples,
-        "features": features,  # dimension d of synthetic points; images have their own
-        # classes r of synthetic points; images have their own
-        "num_classes": num_classes,
-        "data_dir": "data",  # where `make data` put the data sets
-    }
-
-
-def _fit(data: dict, **changes) -> dict:
-    """The settings of trials of the kind "fit": of the examples and the networks."""
-    return {
-        **data,
-        "labels": ("random",),  # random: uniform labels; true: the data set's own
-        "networks": ((8, "float32"),),  # width k and precision of each network
-        "method": "adaptive",  # or paper: Lemmas B.1 and B.2, with a bias for each unit
-        "tile_points": 2048,  # per tile of inner products; memory grows like its square
-        "batch_examples": 4096,  # examples per batch of the forward pass
-        **changes,
-    }
-
-
+# How networks of Theorem 3.2 are built for them: trials of the kind "fit".
+_ADAPTIVE = {
+    "labels": ("random",),  # random: uniform labels; true: the data set's own
+    "networks": ((8, "float32"),),  # width k and precision of each network
+    "method": "adaptive",  # or paper: Lemmas B.1 and B.2, with a bias for each unit
+    "tile_points": 2048,  # per tile of inner products; memory grows like its square
+    "batch_examples": 4096,  # examples per batch of the forward pass
+}
+_PAPER = {**_ADAPTIVE, "method": "paper"}
+# Larger tiles and batches pay off on an accelerator.
+_ADAPTIVE_ON_AN_ACCELERATOR = {
+    **_ADAPTIVE,
+    "tile_points": 8192,
+    "batch_examples": 131_072,
+}
+# How networks are built whose numbers hold several labels.
 _FEW_NUMBERS = {
     # neighbours that share a threshold, a hash and a word
     "group_points": (5, 9, 11, 13),
-    "batch_examples": 4096,
-}
-# Random points of whole numbers, like pixels,
-# in so few dimensions that 34 bits suffice.
-_FEW_NUMBERS_TRADE = {
-    **_data("synthetic", (16384,), features=4, num_classes=10),
-    "word_bits": (34, 40, 47, 53),  # no number, stored or computed, exceeds 2^word_bits
-    "widths": (6, 7, 8),  # channels of the network; all but 5 hold words of labels
-    # Groups are as large as possible with at least
-    # this chance that a random hash constant works.
-    "least_hash_chance": 2e-3,
-    "batch_examples": 4096,
+    "batch_examples": 4096,  # examples per batch of the forward pass
 }
 # A table of about 1.23 digits for each point, in words; see `retrieval`.
 _RETRIEVAL = {
     "input_maps": ("dense", "factored"),  # d numbers, or d1 + d2 with d = d1 d2
-    "batch_examples": 4096,
+    "batch_examples": 4096,  # examples per batch of the forward pass
     # the claim: at most so many digits of the table for each point
     "most_cells_per_point": 1.25,
 }
-_LABELS = ("random", "true")
-_POINTS = _data("synthetic", (256, 1024, 4096, 16384), features=64, num_classes=10)
-# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
-# The printed width is then 22; a width of 480 suffices.
-_ORTHOGONAL = _data("synthetic", (1536,), features=4096, num_classes=10)
-# Larger tiles and batches pay off on an accelerator.
-_LARGE = {
-    "networks": ((16, "float32"),),
-    "tile_points": 8192,
-    "batch_examples": 131_072,
-}
-_SETTINGS = {  # variant -> kind of trial -> its settings
+
+# Variant -> kind of trial -> its settings: those of the examples, then those of what is
+# done with them. A later one replaces an earlier one of the same name.
+_SETTINGS = {
     "digits": {
-        "fit": _fit(
-            _data("digits"),
-            labels=_LABELS,
+        "fit": {
+            **_DIGITS,
+            **_ADAPTIVE,
+            # random: uniform labels; true: the data set's own
+            "labels": ("random", "true"),
             # The narrowest network in each precision,
             # and the wider ones that float32 needs.
-            networks=(
+            "networks": (
                 (1, "float32"),
                 (1, "float64"),
                 (2, "float32"),
@@ -144,10 +128,10 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
                 (8, "float32"),
                 (8, "float64"),
             ),
-        ),
-        "separation": _data("digits"),
+        },
+        "separation": _DIGITS,
         "sgd": {
-            **_data("digits", (512,)),
+            **_FEW_DIGITS,
             "width": 8,  # of the network; it has as many blocks as the constructed one
             "learning_rates": (0.01, 0.03, 0.1),  # our small grid around the best rate
             "momentum": 0.9,
@@ -158,7 +142,7 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         },
     },
     "synthetic": {
-        "fit": _fit(_POINTS),
+        "fit": {**_POINTS, **_ADAPTIVE},
         "separation": _POINTS,
         "minimal_width": {
             **_POINTS,
@@ -175,41 +159,60 @@ _SETTINGS = {  # variant -> kind of trial -> its settings
         },
     },
     "paper_method": {
-        "fit": _fit(
-            _ORTHOGONAL, networks=((22, "float32"), (512, "float32")), method="paper"
-        ),
-        "separation": _ORTHOGONAL,
+        "fit": {
+            **_ORTHOGONAL_POINTS,
+            **_PAPER,
+            # width k and precision of each network
+            "networks": ((22, "float32"), (512, "float32")),
+        },
+        "separation": _ORTHOGONAL_POINTS,
         # Draws of a random map of the printed width. The proof's "with high
         # probability" is refuted if less than least_inside_share of them preserve all
         # norms.
-        "printed_width": {**_ORTHOGONAL, "draws": 20, "least_inside_share": 0.5},
+        "printed_width": {**_ORTHOGONAL_POINTS, "draws": 20, "least_inside_share": 0.5},
     },
-    "few_numbers": {"few_numbers": {**_data("digits"), **_FEW_NUMBERS}},
-    "few_numbers_cifar10": {"few_numbers": {**_data("cifar10"), **_FEW_NUMBERS}},
-    "few_numbers_trade": {"few_numbers": _FEW_NUMBERS_TRADE},
-    "retrieval": {"retrieval": {**_data("digits"), **_RETRIEVAL}},
-    "retrieval_cifar10": {"retrieval": {**_data("cifar10"), **_RETRIEVAL}},
+    "few_numbers": {"few_numbers": {**_DIGITS, **_FEW_NUMBERS}},
+    "few_numbers_cifar10": {"few_numbers": {**_CIFAR10, **_FEW_NUMBERS}},
+    "few_numbers_trade": {
+        "few_numbers": {
+            **_POINTS_OF_FEW_BITS,
+            # no number, stored or computed, exceeds 2^word_bits
+            "word_bits": (34, 40, 47, 53),
+            # channels of the network; all but 5 hold words of labels
+            "widths": (6, 7, 8),
+            # Groups are as large as possible with at least
+            # this chance that a random hash constant works.
+            "least_hash_chance": 2e-3,
+            "batch_examples": 4096,  # examples per batch of the forward pass
+        }
+    },
+    "retrieval": {"retrieval": {**_DIGITS, **_RETRIEVAL}},
+    "retrieval_cifar10": {"retrieval": {**_CIFAR10, **_RETRIEVAL}},
     "cifar10": {
-        "fit": _fit(
-            _data("cifar10"),
-            labels=_LABELS,
-            networks=((8, "float32"), (1, "float64")),
-        ),
-        "separation": _data("cifar10"),
+        "fit": {
+            **_CIFAR10,
+            **_ADAPTIVE,
+            # random: uniform labels; true: the data set's own
+            "labels": ("random", "true"),
+            # width k and precision of each network
+            "networks": ((8, "float32"), (1, "float64")),
+        },
+        "separation": _CIFAR10,
     },
     "synthetic_large": {
-        "fit": _fit(
-            _data("synthetic", (32768, 65536, 131072), features=64, num_classes=10)
-        )
+        "fit": {**_MANY_POINTS, **_ADAPTIVE},
     },
     "synthetic_imagenet": {
-        "fit": _fit(
-            _data("synthetic", (1_281_167,), features=64, num_classes=1000), **_LARGE
-        )
+        "fit": {
+            **_POINTS_LIKE_IMAGENET,
+            **_ADAPTIVE_ON_AN_ACCELERATOR,
+            # width k and precision of each network
+            "networks": ((16, "float32"),),
+        }
     },
 }
-# Settings that hold several values -> what
-# a trial calls one value, or the parts of one.
+# Settings that hold several values, of which `trials` takes every combination -> what a
+# trial calls one value, or the parts of one.
 _SEVERAL = {
     "examples": "examples",
     "labels": "labels",
@@ -226,28 +229,17 @@ get_config = configs(_SETTINGS)
 
 
 def trials(*, variant: str, **groups) -> list[dict]:
-    """For each group, every combination of the settings that hold several values."""
-    return [
-        _complete(trial)
-        for kind, group in groups.items()
-        for trial in each(group, _SEVERAL, kind=kind)
-    ]
+    """For each kind, every combination of the settings that hold several values."""
+    listed = []
+    for kind, settings in groups.items():
+        for trial in each(settings, _SEVERAL, kind=kind):
+            trial |= _sizes_of_images(trial)
+            trial |= _size_of_groups(trial)
+            listed.append(trial)
+    return listed
 
 
-def _complete(trial: dict) -> dict:
-    """The trial with what its data set decides, and with the size of its groups."""
-    completed = {**trial, **_decided_by_images(trial)}
-    if "least_hash_chance" in completed:
-        completed["group_points"] = hashing.largest_group(
-            completed["num_classes"],
-            completed["word_bits"],
-            completed["width"],
-            completed["least_hash_chance"],
-        )
-    return completed
-
-
-def _decided_by_images(trial: dict) -> dict:
+def _sizes_of_images(trial: dict) -> dict:
     """The settings that a data set of images decides; none for synthetic points.
 
     Raises:
@@ -268,213 +260,31 @@ def _decided_by_images(trial: dict) -> dict:
     }
 
 
-def _judge_fits(settings: dict, records: list[dict]) -> run.Verdict:
-    """Theorem 3.2: every labelling has a certified network, none of which errs."""
-    return _all_fitted_without_errors("theorem-3-2", records)
-
-
-def _judge_few_numbers(settings: dict, records: list[dict]) -> run.Verdict:
-    """The same for networks whose numbers hold several labels each."""
-    return _all_fitted_without_errors("few-numbers", records)
-
-
-def _all_fitted_without_errors(claim: str, records: list[dict]) -> run.Verdict:
-    """Holds if each labelling has a certified network; an error of one refutes it."""
-    metrics = _metrics(records)
-    verdict = under_attack(_is_refuted(metrics), _all_are_fitted(metrics, records))
-    return run.Verdict(claim, metrics, verdict)
-
-
-def _judge_retrieval(settings: dict, records: list[dict]) -> run.Verdict:
-    """The same for hashed tables, which must be small enough, too."""
-    metrics = _metrics(records)
-    metrics |= _retrieval_metrics(_certified(_fits(records)))
-    allowed = settings["retrieval"]["most_cells_per_point"]
-    is_small = metrics["cells_per_point"] <= allowed
-    holds = _all_are_fitted(metrics, records) and is_small
-    return run.Verdict(
-        "information-floor", metrics, under_attack(_is_refuted(metrics), holds)
+def _size_of_groups(trial: dict) -> dict:
+    """The largest groups whose hash constants are found, where their chance is set."""
+    if "least_hash_chance" not in trial:
+        return {}
+    group_points = hashing.largest_group(
+        num_classes=trial["num_classes"],
+        word_bits=trial["word_bits"],
+        width=trial["width"],
+        chance=trial["least_hash_chance"],
     )
-
-
-def _judge_printed_width(settings: dict, records: list[dict]) -> run.Verdict:
-    """Refuted if the width of the printed proof does not preserve norms."""
-    metrics = _metrics(records)
-    record = where(records, kind="printed_width")[-1]
-    metrics |= _printed_width_metrics(record)
-    share = metrics["draws_with_all_norms_inside"] / record["draws"]
-    refuted = share < settings["printed_width"]["least_inside_share"]
-    return run.Verdict("theorem-3-2-constant", metrics, under_attack(refuted))
-
-
-def _fits(records: list[dict]) -> list[dict]:
-    """The records of networks that the verdict is about."""
-    return [record for record in records if record["kind"] in _FITS]
-
-
-def _certified(fits: list[dict]) -> list[dict]:
-    return [fit for fit in fits if fit.get("certified")]
-
-
-def _is_refuted(metrics: dict) -> bool:
-    return metrics["certified_errors"] > 0
-
-
-def _all_are_fitted(metrics: dict, records: list[dict]) -> bool:
-    """Whether every labelling has a certified network."""
-    fits = _fits(records)
-    return metrics["certified_networks"] > 0 and _labellings(fits) == _labellings(
-        _certified(fits)
-    )
-
-
-def _metrics(records: list[dict]) -> dict:
-    """Those that every variant has, and those of the kinds of trials it has."""
-    fits = _fits(records)
-    certified_fits = _certified(fits)
-    metrics = _network_metrics(fits, records)
-    if certified_fits:
-        metrics |= _fit_metrics(certified_fits)
-    metrics |= _size_metrics(records)
-    if trained := where(records, kind="sgd"):
-        metrics |= _sgd_metrics(trained)
-    return metrics
-
-
-def _labellings(fits: list[dict]) -> set[tuple]:
-    """What was to be fitted: (data set, number of examples, labels)."""
-    return {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in fits}
-
-
-def _network_metrics(fits: list[dict], records: list[dict]) -> dict:
-    """How many networks were built, refused and certified, and their errors."""
-    networks = list(fits)
-    for record in records:
-        networks += record.get("tried", [])
-        networks += [record[name] for name in _ALSO_BUILT if name in record]
-    answered = [network for network in networks if "refused" not in network]
-    certified = where(answered, certified=True)
-    uncertified = where(answered, certified=False)
-    return {
-        "networks": len(networks),
-        "refused_networks": len(networks) - len(answered),
-        "uncertified_networks": len(uncertified),
-        "uncertified_errors": total(uncertified, "errors"),
-        "certified_networks": len(certified),
-        "certified_errors": total(certified, "errors"),
-    }
-
-
-def _size_metrics(records: list[dict]) -> dict:
-    """The fields of `_BY_SIZE`, with precision and number of examples in the names."""
-    metrics = {}
-    for record in records:
-        precision = f"_{record['precision']}" if "precision" in record else ""
-        for name in _BY_SIZE.get(record["kind"], ()):
-            metrics[f"{name}{precision}_n{record['examples']}"] = record[name]
-    return metrics
-
-
-def _sgd_metrics(trained: list[dict]) -> dict:
-    best = min(trained, key=lambda record: record["errors"])
-    return {
-        "sgd_examples": best["examples"],
-        "sgd_best_errors": best["errors"],
-        "sgd_best_learning_rate": best["learning_rate"],
-        "sgd_best_train_seconds": best["train_seconds"],
-    }
-
-
-def _printed_width_metrics(record: dict) -> dict:
-    return {
-        "printed_width": record["width"],
-        "draws": record["draws"],
-        "draws_with_all_norms_inside": record["norms_outside"].count(0),
-        "norms": record["examples"],
-        "mean_norms_outside": float(np.mean(record["norms_outside"])),
-        "expected_norms_outside": record["expected_norms_outside"],
-    }
-
-
-def _fit_metrics(fits: list[dict]) -> dict:
-    """Errors, times and sizes of the certified fits with the most examples.
-
-    All fits of a variant are of one kind; those by a hashed table have their sizes in
-    `_retrieval_metrics`.
-    """
-    examples = largest(fits, "examples")
-    most = where(fits, examples=examples)
-    metrics = {
-        "examples": examples,
-        "errors": total(most, "errors"),
-        "max_abs_error": largest(most, "max_abs_error"),
-        "build_and_verify_seconds_max": max(
-            fit["build_seconds"] + fit["verify_seconds"] for fit in most
-        ),
-    }
-    match most[0]["kind"]:
-        case "few_numbers":
-            metrics |= _few_numbers_metrics(most)
-        case "fit":
-            metrics["block_parameters_min"] = least(most, "block_parameters")
-            metrics["block_parameters_max"] = largest(most, "block_parameters")
-    return metrics
-
-
-def _few_numbers_metrics(fits: list[dict]) -> dict:
-    """The fewest numbers, and those that each precision and width needs."""
-    fewest = min(fits, key=lambda fit: fit["numbers"])
-    metrics = {
-        "fewest_numbers": fewest["numbers"],
-        "group_points": fewest["group_points"],
-        "largest_integer": fewest["largest_integer"],
-        "counting_lower_bound": fewest["counting_lower_bound"],
-    }
-    tried = [fit for fit in fits if "word_bits" in fit]
-    for word_bits in dict.fromkeys(fit["word_bits"] for fit in tried):
-        fits_of_bits = where(tried, word_bits=word_bits)
-        metrics |= _metrics_of_word_bits(word_bits, fits_of_bits)
-    return metrics
-
-
-def _metrics_of_word_bits(word_bits: int, fits: list[dict]) -> dict:
-    """The numbers that each width needs, and the width that needs the fewest."""
-    fewest = min(fits, key=lambda fit: fit["numbers"])
-    metrics = {f"best_width_bits{word_bits}": fewest["width"]}
-    for fit in fits:
-        metrics[f"numbers_bits{word_bits}_width{fit['width']}"] = fit["numbers"]
-    return metrics
-
-
-def _retrieval_metrics(fits: list[dict]) -> dict:
-    """Stored numbers by input map, and what no network can do without."""
-    if not fits:
-        return {"cells_per_point": np.inf}
-    metrics = {
-        "fewest_numbers": least(fits, "numbers"),
-        "largest_integer": largest(fits, "largest_integer"),
-        "counting_lower_bound": fits[0]["counting_lower_bound"],
-        "cells_per_point": max(fit["table_digits"] / fit["examples"] for fit in fits),
-        "word_numbers": largest(fits, "word_numbers"),
-    }
-    for fit in fits:
-        metrics[f"numbers_{fit['input_map']}"] = fit["numbers"]
-        metrics[f"input_map_numbers_{fit['input_map']}"] = fit["input_map_numbers"]
-    return metrics
+    return {"group_points": group_points}
 
 
 VERDICTS = {
-    "digits": _judge_fits,
-    "synthetic": _judge_fits,
-    "paper_method": _judge_printed_width,
-    "few_numbers": _judge_few_numbers,
-    "few_numbers_cifar10": _judge_few_numbers,
-    "few_numbers_trade": _judge_few_numbers,
-    "retrieval": _judge_retrieval,
-    "retrieval_cifar10": _judge_retrieval,
-    "cifar10": _judge_fits,
-    "synthetic_large": _judge_fits,
-    "synthetic_imagenet": _judge_fits,
+    "digits": judge_theorem,
+    "synthetic": judge_theorem,
+    "paper_method": judge_printed_width,
+    "few_numbers": judge_few_numbers,
+    "few_numbers_cifar10": judge_few_numbers,
+    "few_numbers_trade": judge_few_numbers,
+    "retrieval": judge_retrieval,
+    "retrieval_cifar10": judge_retrieval,
+    "cifar10": judge_theorem,
+    "synthetic_large": judge_theorem,
+    "synthetic_imagenet": judge_theorem,
 }
 EXPERIMENT = run.Experiment(
     name="memorize",
