@@ -7,7 +7,7 @@ resumes at the first missing trial, a training of images at its newest checkpoin
 
 To see how a run goes, read `main` below, then `execution`. `experiment` says what an
 experiment is, `settings` and `command_line` where its settings come from, `measuring`
-has the loop over trials, `endings` what stops it.
+has the loop over trials, `signals` and `endings` what stops it.
 """
 
 import contextlib
@@ -21,13 +21,8 @@ from typing import NoReturn
 import ml_collections
 from absl import app, flags, logging
 
-from experiments.run import command_line, endings
-from experiments.run.endings import (
-    CTRL_C_CODE,
-    INTERRUPTED_CODE,
-    DivergedError,
-    Interrupted,
-)
+from experiments.run import command_line, endings, signals
+from experiments.run.endings import CTRL_C_CODE, INTERRUPTED_CODE, DivergedError
 from experiments.run.experiment import (
     RESULT,
     DeviceExperiment,
@@ -35,6 +30,7 @@ from experiments.run.experiment import (
     TrainingExperiment,
     Verdict,
 )
+from experiments.run.signals import Interrupted
 from identity_matters import runs
 
 __all__ = [
@@ -53,12 +49,12 @@ __all__ = [
 
 def main(experiment: Experiment) -> None:
     """Parses the command line, runs `experiment` and exits; for ``__main__``."""
-    sys.unraisablehook = endings.report_unraisable
+    sys.unraisablehook = signals.report_unraisable
     joined = False
     ending = endings.DONE
     try:
         # Once a run is ending, it ends.
-        with endings.stop_signal(asks_first=False, ignored_after=True):
+        with signals.stop_signal(asks_first=False, ignored_after=True):
             with _as_usage_errors():
                 config, options = command_line.parse(experiment, sys.argv)
                 joined = _join_processes(experiment)

@@ -1,4 +1,4 @@
-"""How a run ends: what signals do, which exit code means what, and what is printed.
+"""How a run ends: which exit code means what, and what is printed.
 
 Exit codes:
 
@@ -10,27 +10,20 @@ Exit codes:
 """
 
 import contextlib
-import dis
 import errno
 import os
-import signal
-import sys
-import threading
-import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from absl import app, logging
+from absl import app
 
+from experiments.run.signals import Interrupted
 from identity_matters import runs
 
 FAILED_CODE = 1
 USAGE_ERROR_CODE = 2
 INTERRUPTED_CODE = 75
 CTRL_C_CODE = 130
-RESEND_SECONDS = 0.05  # a signal whose exception was lost is sent again after this time
-# Packages whose `raise` statements refuse what users typed.
-OUR_PACKAGES = ("identity_matters", "experiments", "benchmarks")
 # Names of errors that only the machine can cause, besides a full disk.
 _MACHINE_ERROR_NAMES = (
     "EACCES",
@@ -54,12 +47,6 @@ _MACHINE_ERRORS = {
     if hasattr(errno, name)  # not every system has all of them
 }
 
-_resent_signals: list[threading.Timer] = []  # those that may not have fired yet
-
-
-class Interrupted(BaseException):
-    """SIGTERM came; no Exception, so that no handler takes it for a failure."""
-
 
 class DivergedError(Exception):
     """A training hit a value that is not finite; the message names step and metric.
@@ -71,117 +58,6 @@ class DivergedError(Exception):
     def __init__(self, message: str, step: int | None = None):
         super().__init__(message)
         self.step = step
-
-
-# Signal that stops a run -> the exception that it raises.
-STOP_SIGNALS = {signal.SIGTERM: Interrupted, signal.SIGINT: KeyboardInterrupt}
-
-
-class Stop:
-    """Whether SIGTERM or Ctrl-C has come: `requested` is their exception, or None."""
-
-    def __init__(self) -> None:
-        self.requested: type[BaseException] | None = None
-
-    def check(self) -> None:
-        """Raises the exception of the signal that has come, if one has."""
-        if self.requested is not None:
-            raise self.requested
-
-
-@contextlib.contextmanager
-def stop_signal(asks_first: bool, ignored_after: bool = False) -> Iterator[Stop]:
-    """Catches SIGTERM and Ctrl-C inside; yields a `Stop`.
-
-    A signal that is ignored stays so. Whoever started this process wants that: shells
-    let the background jobs of a script ignore Ctrl-C.
-
-    Args:
-      asks_first: the first of them only sets `requested`; any other raises its
-        exception, too.
-      ignored_after: both are ignored from then on; if false, all is as before.
-    """
-    stop = Stop()
-
-    def handle(number, _):
-        waits = asks_first and stop.requested is None
-        stop.requested = STOP_SIGNALS[number]
-        if not waits:
-            raise stop.requested
-        if number == signal.SIGINT:
-            logging.info(
-                "stopping after the next steps, with a checkpoint; Ctrl-C again kills"
-            )
-
-    previous = {
-        number: signal.signal(number, handle)
-        for number in STOP_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield stop
-    finally:
-        while _resent_signals:
-            _resent_signals.pop().cancel()
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_IGN if ignored_after else handler)
-
-
-def report_unraisable(failure) -> None:
-    """A `sys.unraisablehook` that loses no signal and hides orbax's late errors.
-
-    Python ignores what a signal handler raises if it happens to run inside a callback
-    of the garbage collector, of which JAX has one. The signal is then sent again.
-    "Event loop is closed" comes from every array that orbax abandons after another one
-    failed.
-    """
-    for number, exception in STOP_SIGNALS.items():
-        if isinstance(failure.exc_value, exception):
-            _send_again(number)
-            return
-    if str(failure.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(failure)
-
-
-def _send_again(number: int) -> None:
-    main_thread = threading.main_thread().ident
-    timer = threading.Timer(RESEND_SECONDS, signal.pthread_kill, (main_thread, number))
-    timer.daemon = True
-    _resent_signals.append(timer)
-    timer.start()
-
-
-def is_refusal(error: BaseException, packages: Collection[str] = OUR_PACKAGES) -> bool:
-    """Whether an error of `trials` or `build` refuses what the user asked for.
-
-    Checks of settings refuse with a `raise` statement. A ValueError or TypeError that
-    Python or another library raises is a bug, whose traceback must be seen. Numbers
-    that are too large to compute with, and files that cannot be read, are the user's.
-
-    Args:
-      error: the error, with its traceback.
-      packages: whose `raise` statements count.
-    """
-    if isinstance(error, runs.RunError | OSError | OverflowError | MemoryError):
-        return True
-    if not isinstance(error, ValueError | TypeError) or error.__traceback__ is None:
-        return False
-    innermost, _ = list(traceback.walk_tb(error.__traceback__))[-1]
-    module = innermost.f_globals.get("__name__", "")
-    if module != "__main__" and module.split(".")[0] not in packages:
-        return False
-    return _was_raised_by_a_statement(error)
-
-
-def _was_raised_by_a_statement(error: BaseException) -> bool:
-    """Whether a `raise` statement raised it, and not an operation such as None + 1."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None:
-        return False
-    code = last.tb_frame.f_code.co_code
-    return dis.opname[code[last.tb_lasti]] == "RAISE_VARARGS"
 
 
 class Ending(NamedTuple):

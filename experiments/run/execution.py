@@ -8,9 +8,8 @@ import ml_collections
 from absl import app, logging
 
 from experiments import accelerators
-from experiments.run import endings, process
+from experiments.run import endings, process, refusals
 from experiments.run.conclusion import last_lines
-from experiments.run.endings import Interrupted, stop_signal
 from experiments.run.experiment import (
     DeviceExperiment,
     Experiment,
@@ -19,6 +18,7 @@ from experiments.run.experiment import (
 )
 from experiments.run.measuring import measure_trials
 from experiments.run.settings import RunName, name_run
+from experiments.run.signals import Interrupted, stop_signal
 from experiments.run.trials import without
 from identity_matters import jax_settings, runs
 
@@ -142,11 +142,12 @@ def _writes(experiment: Experiment) -> bool:
 
 def _refusal(experiment: Experiment, error: Exception, changed: dict) -> ValueError:
     """The refusal of the user's settings that `error` is; raises a bug as it is."""
-    packages = {*endings.OUR_PACKAGES, experiment.module.split(".")[0]}
+    packages = {*refusals.OUR_PACKAGES, experiment.module.split(".")[0]}
+    # A full disk is no fault of the settings: `endings` knows what to say of it. Where
+    # there are several processes, the others must hear of it, as of any refusal.
     disk_is_full = getattr(error, "errno", None) in runs.FULL_DISK
-    if not endings.is_refusal(error, packages) or (
-        disk_is_full and jax.process_count() == 1
-    ):
+    is_of_disk = disk_is_full and jax.process_count() == 1
+    if is_of_disk or not refusals.is_refusal(error, packages):
         if changed:
             error.add_note(f"with changed settings: {changed}")
         raise error

@@ -90,7 +90,7 @@ class Experiment:
           defaults: the unchanged settings of the variant.
         Raises:
           ValueError: for settings that cannot be used; also other errors, which
-            `endings.is_refusal` tells from bugs.
+            `refusals.is_refusal` tells from bugs.
         """
         check_settings(defaults, settings)
         self.check_signs(settings)

@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.run.endings import DivergedError, Interrupted
+from experiments.run.endings import DivergedError
+from experiments.run.signals import Interrupted
 from identity_matters import flops, runs
 from identity_matters.train import checkpoint, loop, multihost
 from identity_matters.train.checkpoint_storage import CheckpointError

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from experiments.run.endings import Stop
 from experiments.run.experiment import Experiment
+from experiments.run.signals import Stop
 
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 

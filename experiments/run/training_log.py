@@ -8,8 +8,8 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from experiments.run.endings import Stop
 from experiments.run.experiment import RESULT
+from experiments.run.signals import Stop
 from experiments.run.verdicts import where
 from identity_matters import runs
 from identity_matters.train import multihost

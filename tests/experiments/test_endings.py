@@ -12,7 +12,7 @@ import pytest
 from absl import app
 
 from experiments import run
-from experiments.run import endings, execution
+from experiments.run import endings, execution, refusals, signals
 from identity_matters import runs
 from tests import forked
 from tests.experiments.test_run import TOY, run_toy, runs_below
@@ -92,7 +92,7 @@ def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
     errors = RuntimeError("Event loop is closed"), RuntimeError("another")
     failures = [types.SimpleNamespace(exc_value=error) for error in errors]
     for failure in failures:
-        endings.report_unraisable(failure)
+        signals.report_unraisable(failure)
     assert told == failures[1:]
 
 
@@ -130,7 +130,7 @@ def test_a_signal_leaves_an_interrupted_run_that_resumes(tmp_path, sent, code):
 LOST = """
 import dataclasses, gc, os, signal
 from experiments import run
-from experiments.run import endings
+from experiments.run import signals
 from tests.toy import experiment
 
 sent = []
@@ -149,7 +149,7 @@ def measure(subject, key):
 
 EXPERIMENT = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
 if __name__ == "__main__":
-    endings.RESEND_SECONDS = {resend}
+    signals.RESEND_SECONDS = {resend}
     run.main(EXPERIMENT)
 """
 
@@ -175,8 +175,8 @@ def test_a_signal_that_comes_while_garbage_is_collected_is_not_lost(
 
 
 def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
-    for number, exception in endings.STOP_SIGNALS.items():
-        with endings.stop_signal(asks_first=True) as stop:
+    for number, exception in signals.STOP_SIGNALS.items():
+        with signals.stop_signal(asks_first=True) as stop:
             stop.check()
             signal.raise_signal(number)
             assert stop.requested is exception
@@ -184,7 +184,7 @@ def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
                 stop.check()
             with pytest.raises(exception):
                 signal.raise_signal(number)
-        with endings.stop_signal(asks_first=False) as stop, pytest.raises(exception):
+        with signals.stop_signal(asks_first=False) as stop, pytest.raises(exception):
             signal.raise_signal(number)
         assert stop.requested is exception
 
@@ -244,7 +244,7 @@ def test_signals_are_as_before_or_ignored_after_a_run(ignored_after):
         number: signal.signal(number, handler) for number, handler in handlers.items()
     }
     try:
-        with endings.stop_signal(asks_first=False, ignored_after=ignored_after):
+        with signals.stop_signal(asks_first=False, ignored_after=ignored_after):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             assert callable(signal.getsignal(signal.SIGTERM))
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -311,6 +311,45 @@ if __name__ == "__main__":
     )
     assert "Traceback" in finished.stderr
     assert finished.stderr.splitlines()[-1] == "KeyError: 'depth'"
+
+
+def _check(value):
+    raise ValueError(
+        "values are odd",
+    )
+
+
+def _bug_in_a_message(value):
+    raise ValueError(f"got {value + 1}")
+
+
+def _check_that_raises_again(value):
+    try:
+        _check(value)
+    except ValueError:
+        raise
+
+
+def _library(value):
+    return np.stack([np.zeros(2), np.zeros(3)])  # refuses by a `raise` of its own
+
+
+@pytest.mark.parametrize(
+    ("function", "refuses"),
+    [
+        (_check, True),
+        (_check_that_raises_again, True),
+        (_bug_in_a_message, False),
+        (_bug, False),
+        (_bug_in_a_library, False),
+        (_library, False),
+    ],
+)
+def test_only_a_raise_statement_of_ours_refuses(function, refuses):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        function(None)
+    assert refusals.is_refusal(caught.value, {"tests"}) == refuses
+    assert not refusals.is_refusal(caught.value, {"identity_matters"})
 
 
 @pytest.mark.parametrize("step", ["trials", "build"])

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.images import cifar, comparisons, imagenet, protocol, train
 from experiments.run import RESULT
-from experiments.run.endings import Stop
+from experiments.run.signals import Stop
 from experiments.run.training_log import TrainingLog
 from identity_matters import runs
 from identity_matters import train as library_train
