@@ -65,7 +65,7 @@ _SETTINGS = {
         "compute_dtype": "bfloat16",
         "steps_per_round": 400,
         "steps_per_dispatch": 100,
-        "least_speedup": 1.2,
+        "least_speedup": 1.2,  # goal: our images per second over PyTorch's, at least
     },
 }
 _COMMON = {

@@ -52,25 +52,31 @@ OTHER_VARIANTS = {
 }
 
 
+_TRAIN = {
+    # l times the first rate of a cosine decay: the curvature at the identity
+    # grows like l.
+    "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
+    "momentum": 0.9,
+    # updates at every rate before the best goes on
+    "pilot_steps": 10,
+    # total updates, a multiple of pilot_steps
+    "step_count": 70,
+    "batch_examples": 32,
+}
+_SHORT = {
+    # l, in layers; 1200 is the depth that the blog post names
+    "depths": (2, 4, 8, 16, 32, 64, 256, 1200),
+    "train": _TRAIN,
+}
+_LONG = {
+    "depths": (16, 32, 64, 256),
+    "train": {**_TRAIN, "pilot_steps": 100, "step_count": 2000},
+}
+
+
 def _changes(variant: str) -> dict:
-    question = variant.split("/")[-1]
-    is_long = "/long/" in variant
-    return {
-        # l, in layers; 1200 is the depth that the blog post names
-        "depths": (16, 32, 64, 256) if is_long else (2, 4, 8, 16, 32, 64, 256, 1200),
-        "nets": _nets(question),  # the settings that differ between nets
-        "train": {
-            # l times the first rate of a cosine decay: the curvature at the identity
-            # grows like l.
-            "rates_times_depth": (3.0, 1.0, 0.3, 0.1, 0.03),
-            "momentum": 0.9,
-            # updates at every rate before the best goes on
-            "pilot_steps": 100 if is_long else 10,
-            # total updates, a multiple of pilot_steps
-            "step_count": 2000 if is_long else 70,
-            "batch_examples": 32,
-        },
-    }
+    length = _LONG if "/long/" in variant else _SHORT
+    return {**length, "nets": _nets(question=variant.split("/")[-1])}
 
 
 def _nets(question: str) -> dict[str, dict]:
@@ -96,6 +102,13 @@ def _nets(question: str) -> dict[str, dict]:
     }
 
 
+# Defaults that `nets` overrides; see the docstring of identity_matters.nets.mlp.
+_MODEL = {
+    "width": 64,  # digits have 64 pixels, so the first layer is square too
+    "initialization": "near_zero",  # near_zero, standard or orthogonal
+    "initial_scale": 1.0,
+    "compute_dtype": "float32",
+}
 _COMMON = {
     # Our choice: the blog post names no data.
     "data": {
@@ -103,13 +116,7 @@ _COMMON = {
         "normalization": "per_image",
         "data_dir": "data",  # where `make data` put the data sets
     },
-    # Defaults that `nets` overrides; see the docstring of identity_matters.nets.mlp.
-    "model": {
-        "width": 64,  # digits have 64 pixels, so the first layer is square too
-        "initialization": "near_zero",  # near_zero, standard or orthogonal
-        "initial_scale": 1.0,
-        "compute_dtype": "float32",
-    },
+    "model": _MODEL,
     # gradient norms are recorded for at most this many layers of each net
     "layer_points": 65,
     "verdict": {

@@ -29,6 +29,17 @@ from identity_matters.linear import random_ball
 # of the known supremum, for a search to count as an attack; our choice
 LEAST_SHARE_FOUND = 0.99
 
+_RANDOM = {  # random points of B_tau
+    # at least this many in all, split in proportion to 1 / (d^2 l)
+    "points": 1_000_000,
+    "widths": (1, 2, 3, 5, 8),  # d
+    # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
+    "depth_caps": (4, 16),
+    "batch_points": 1000,  # points per batch
+    # range of log10(right / left); end bins take the rest
+    "histogram_log10": (-12.0, 6.0),
+    "histogram_bins": 72,
+}
 _SETTINGS = {
     # A point fails if right > left (1 + relative_tolerance). Rounding enters as
     # cond(Sigma) eps + 2 l eps / (1 - tau), at most about 1e-11 here.
@@ -37,17 +48,7 @@ _SETTINGS = {
     # log10 ||Sigma|| of random data is uniform on this range
     "sigma_norm_log10": (-3.0, 3.0),
     "max_condition_log10": 4.0,  # largest log10 of the condition number of Sigma
-    "random": {  # random points of B_tau
-        # at least this many in all, split in proportion to 1 / (d^2 l)
-        "points": 1_000_000,
-        "widths": (1, 2, 3, 5, 8),  # d
-        # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
-        "depth_caps": (4, 16),
-        "batch_points": 1000,  # points per batch
-        # range of log10(right / left); end bins take the rest
-        "histogram_log10": (-12.0, 6.0),
-        "histogram_bins": 72,
-    },
+    "random": _RANDOM,
     # The same with singular Sigma of rank 1 ... d - 1, for the corrected form only.
     "singular": {"points": 100_000, "widths": (2, 3, 5, 8)},
     "search": {  # maximise right / left, ||Sigma|| <= 1

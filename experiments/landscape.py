@@ -38,9 +38,8 @@ _SETTINGS: dict[str, dict] = {
         "target_sizes": (0.2, 0.6, 1.2),  # of R = exp(size * Gaussian / sqrt(d))
         "start_taus": (0.1, 0.5, 0.9, 0.99),  # norms of the starts inside the ball
         "outside_norms": (1.5, 3.0),  # norms of the starts outside, for contrast
-        # per target size and norm, each with its own data; or per problem and ball
-        "starts": 8,
-        "steps": 100,  # most Levenberg-Marquardt steps, or updates of projected Adam
+        "starts": 8,  # per target size and norm, each with its own data
+        "steps": 100,  # most Levenberg-Marquardt steps
         "gradient_tolerance": 1e-11,  # critical means ||grad f||_F is at most this
         "wall_margin": 0.01,  # inside means |||A||| <= 1 - wall_margin
         # optimal means (f - C) / ||R Sigma^{1/2}||^2 is at most this
@@ -56,8 +55,8 @@ _SETTINGS: dict[str, dict] = {
         "taus": (0.1, 0.3, 0.5, 0.7, 0.9, 0.99),  # radii of the balls
         # pairs of R and Sigma for each width and depth, the same in every ball
         "problems": 4,
-        "starts": 5,
-        "steps": 300,
+        "starts": 5,  # per problem and ball
+        "steps": 300,  # updates of projected Adam
         "learning_rate": 0.05,  # of the first update; decays to 0
         "relative_tolerance": 1e-9,  # rounding alone costs about 2 l eps / (1 - tau)
     },

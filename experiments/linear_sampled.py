@@ -62,6 +62,13 @@ _FLOOR = {
     "floor_tolerance": 0.1,  # largest relative difference from the predicted risk
     "most_norm_times_depth": 1.0,  # largest l |||A||| at any evaluation
 }
+_POINTS = {
+    "shapes": ((3, 3), (4, 2)),  # (layers, d)
+    "parts": 5,  # trials for each shape
+    "chunks": 512,  # of each trial, shared by the devices
+    "points_per_chunk": 2000,
+    "max_tau": 0.75,  # greatest tau
+}
 _SETTINGS = {
     "noise_floor": {
         "problem": _PROBLEM,
@@ -79,13 +86,7 @@ _SETTINGS = {
         # from before the first run.
         "agreement_tolerance": 1e-4,
     },
-    "points": {
-        "shapes": ((3, 3), (4, 2)),  # (layers, d)
-        "parts": 5,  # trials for each shape
-        "chunks": 512,  # of each trial, shared by the devices
-        "points_per_chunk": 2000,
-        "max_tau": 0.75,  # greatest tau
-    },
+    "points": _POINTS,
     "noise_floor_large": {
         "problem": {**_PROBLEM, "width": 1024},
         "depths": (256,),
@@ -93,11 +94,10 @@ _SETTINGS = {
         **_FLOOR,
     },
     "points_large": {
-        "shapes": ((3, 3), (4, 2)),
+        **_POINTS,
         "parts": 50,
         "chunks": 1024,
         "points_per_chunk": 10_000,
-        "max_tau": 0.75,
     },
 }
 get_config = configs(_SETTINGS)

@@ -135,7 +135,7 @@ _SETTINGS = {
             "width": 8,  # of the network; it has as many blocks as the constructed one
             "learning_rates": (0.01, 0.03, 0.1),  # our small grid around the best rate
             "momentum": 0.9,
-            "batch_examples": 128,
+            "batch_examples": 128,  # of an update
             "steps": 4000,  # our budget
             # how often the errors over all examples are counted
             "steps_per_evaluation": 200,

@@ -82,7 +82,7 @@ _SETTINGS = {
         "scale_of_weights": 0.01,
         "deviations": 4.5,  # binomial standard deviations that a share may be off
     },
-    "search": relu_search.SETTINGS,
+    **relu_search.SETTINGS,
     "gradient_ratio": {
         **relu_search.PROBLEMS,
         "pairs": 2,  # so that width 8 has independent features
@@ -116,7 +116,7 @@ _SETTINGS = {
         # share of noisy starts at the largest width that must halve f
         "least_halved_share": 0.9,
     },
-    "training": relu_training.SETTINGS,
+    **relu_training.SETTINGS,
 }
 VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)

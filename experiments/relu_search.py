@@ -46,44 +46,52 @@ PROBLEMS = {
     "teacher_width": 2,  # units per block of the teacher, at most the student's
 }
 SETTINGS = {
-    **PROBLEMS,
-    # (depth, width, lifted width d, bias, pairs);
-    # no input and output maps for d = width_in.
-    "nets": (
-        (1, 1, 2, False, 8),
-        (1, 2, 2, False, 8),
-        (1, 4, 2, False, 8),
-        (1, 8, 2, False, 8),
-        (1, 8, 2, False, 2),
-        (1, 2, 4, False, 8),
-        (1, 2, 2, True, 8),
-        (2, 2, 2, False, 8),
-        (2, 2, 4, True, 8),
-        (2, 2, 2, True, 8),
-        (1, 4, 2, True, 16),
-    ),
-    "problems": 16,  # for each of nets
-    "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts
-    "starts": 4,  # for each problem and norm; every other one first descends on f
-    "steps": 120,  # most steps of each Levenberg-Marquardt solve
-    "radius": 0.99,  # of the ball
-    "gradient_tolerance": 1e-11,  # ||grad f|| up to which a point counts as critical
-    "optimal_share": OPTIMAL_SHARE,
-    # distance from a kink, as an angle, above which f counts as smooth
-    "kink_tolerance": 1e-6,
-    # a unit with weights no longer than this counts as zero
-    "zero_unit_tolerance": 1e-4,
-    # share of the largest Hessian eigenvalue that counts as zero
-    "curvature_tolerance": 1e-9,
-    "certified_at_most": 12,  # most candidates for a proof, for each of nets
-    # features are independent if their bound's coefficient exceeds this
-    "independent_from": 1e-9,
-    "least_proved_minima": 1,  # distinct proved minima that the verdict needs
-    # relative amount by which the gradient in the maps may fall below its bound
-    "rounding": 1e-9,
-    # The same search of linear residual nets,
-    # with as many starts in all, half at each depth.
-    "control": {"depths": (2, 3), "problems": 88, "pairs": 8},
+    "search": {
+        **PROBLEMS,
+        # (depth, width, lifted width d, bias, pairs);
+        # no input and output maps for d = width_in.
+        "nets": (
+            (1, 1, 2, False, 8),
+            (1, 2, 2, False, 8),
+            (1, 4, 2, False, 8),
+            (1, 8, 2, False, 8),
+            (1, 8, 2, False, 2),
+            (1, 2, 4, False, 8),
+            (1, 2, 2, True, 8),
+            (2, 2, 2, False, 8),
+            (2, 2, 4, True, 8),
+            (2, 2, 2, True, 8),
+            (1, 4, 2, True, 16),
+        ),
+        "problems": 16,  # for each of nets
+        "start_norms": (0.1, 0.4, 0.7),  # |||theta||| of the starts
+        "starts": 4,  # for each problem and norm; every other one first descends on f
+        "steps": 120,  # most steps of each Levenberg-Marquardt solve
+        "radius": 0.99,  # of the ball
+        # ||grad f|| up to which a point counts as critical
+        "gradient_tolerance": 1e-11,
+        "optimal_share": OPTIMAL_SHARE,
+        # distance from a kink, as an angle, above which f counts as smooth
+        "kink_tolerance": 1e-6,
+        # a unit with weights no longer than this counts as zero
+        "zero_unit_tolerance": 1e-4,
+        # share of the largest Hessian eigenvalue that counts as zero
+        "curvature_tolerance": 1e-9,
+        "certified_at_most": 12,  # most candidates for a proof, for each of nets
+        # features are independent if their bound's coefficient exceeds this
+        "independent_from": 1e-9,
+        "least_proved_minima": 1,  # distinct proved minima that the verdict needs
+        # relative amount by which the gradient in the maps may fall below its bound
+        "rounding": 1e-9,
+        # The same search of linear residual nets,
+        # with as many starts in all, half at each depth.
+        "control": {
+            "depths": (2, 3),
+            "problems": 88,  # for each of depths
+            # the sample is this many x and their negatives, so n is twice this
+            "pairs": 8,
+        },
+    }
 }
 
 

@@ -25,24 +25,26 @@ _OVER_PROMISE = (
     "output_travel_over_promise",
 )
 SETTINGS = {
-    "nets": ((16, 64), (20, 64)),  # (examples n, dimension d); blocks are 2 d wide
-    # directions of the errors at the start
-    "errors": ("gaussian", "teacher", "one-sided"),
-    "problems": 56,  # for each of nets and errors
-    "input_norm": 0.9,  # ||U|| at the start
-    "output_norms": (0.0, 0.02),  # ||V|| at the start; drawn from these
-    # range of the errors' size, as a share of the largest certified
-    "size_shares": (0.7, 1.0),
-    "teacher_width": 4,  # units of the net whose outputs are the errors
-    "one_sided_spread": 0.3,  # deviation of one-sided errors, around 1
-    "final_share": 1e-3,  # f(t) / f(0) that is promised at the end
-    "steps": 140,  # Runge-Kutta steps until then
-    # step times the largest curvature, below the 2.78 where the method fails
-    "largest_step": 2.5,
-    "rounding": 1e-6,  # relative amount by which a promise may be exceeded
-    # a problem counts from this f(0) over the labels' square
-    "least_risk_share_of_labels": 1e-3,
-    "least_problems": 300,  # that the verdict needs
+    "training": {
+        "nets": ((16, 64), (20, 64)),  # (examples n, dimension d); blocks are 2 d wide
+        # directions of the errors at the start
+        "errors": ("gaussian", "teacher", "one-sided"),
+        "problems": 56,  # for each of nets and errors
+        "input_norm": 0.9,  # ||U|| at the start
+        "output_norms": (0.0, 0.02),  # ||V|| at the start; drawn from these
+        # range of the errors' size, as a share of the largest certified
+        "size_shares": (0.7, 1.0),
+        "teacher_width": 4,  # units of the net whose outputs are the errors
+        "one_sided_spread": 0.3,  # deviation of one-sided errors, around 1
+        "final_share": 1e-3,  # f(t) / f(0) that is promised at the end
+        "steps": 140,  # Runge-Kutta steps until then
+        # step times the largest curvature, below the 2.78 where the method fails
+        "largest_step": 2.5,
+        "rounding": 1e-6,  # relative amount by which a promise may be exceeded
+        # a problem counts from this f(0) over the labels' square
+        "least_risk_share_of_labels": 1e-3,
+        "least_problems": 300,  # that the verdict needs
+    }
 }
 
 

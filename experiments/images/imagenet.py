@@ -65,23 +65,22 @@ _SETTINGS = {
     # top-5 error. Generated images of ten classes, 64 pixels, a small net of the same
     # blocks. One core: 15 s.
     # Expected: a top-1 error below 10 %; chance is 90 %.
-    # Groups without names: else --help would look for comments here, not in `settings`.
     "miniature/all_conv_residual": settings.make_settings(
-        "reduced",
-        {
+        scale="reduced",
+        data={
             "dataset": imagenet.NAME,
             "miniature_examples": 400,
             "image_pixels": 64,
             "eval_shorter_side_pixels": 72,
         },
-        {
+        model={
             "blocks_per_stage": (1, 1),
             "widths": (16, 32),
             "stage_strides": (2, 2),
             "stem_kernel_size": 7,
             "stem_stride": 2,
         },
-        {"learning_rate": 0.005, "boundary_steps": (330,), "warmup_steps": 20},
+        optim={"learning_rate": 0.005, "boundary_steps": (330,), "warmup_steps": 20},
         steps=400,
         batch_examples=32,
         steps_per_log=20,

@@ -32,7 +32,7 @@ DIGITS = {"dataset": "digits", "pad_pixels_per_side": 0, "flip": False}
 DIGITS_EVERY = {"steps_per_evaluation": 100, "steps_per_checkpoint": 100}
 IMAGENET_DATA = {
     "dataset": imagenet.NAME,
-    "data_dir": "data",  # where `make data DATASETS=imagenet2012` put it
+    "data_dir": "data",  # where `make data` put the data sets
     # If above 0: use this many generated training
     # images instead, made in data_dir if missing.
     "miniature_examples": 0,

@@ -4,7 +4,16 @@ The comments on settings are not only for those who read the code: they are the 
 --help prints under each setting the comment beside the line that gives it its value, or
 the comment above that line. So the explanation is written once, where the value is.
 
-`ast` finds the assignments, and `tokenize` the comments, which a syntax tree lacks.
+Comments count in dicts that have a name, ``NAME = {...}`` at the top level of the
+experiment's module or of a module of `experiments` that it imports:
+
+* ``NAME = {"VARIANT": {"setting": 1}}`` explains a setting of this variant.
+* ``NAME = {"setting": 1}`` explains the settings of this name in all variants and in
+  all groups, and ``NAME = {"group": {"setting": 1}}`` those in groups of this name.
+
+A comment for the variant comes first. Several comments of the same kind must agree.
+
+`ast` finds the settings, and `tokenize` the comments, which a syntax tree lacks.
 """
 
 import ast
@@ -13,8 +22,8 @@ import io
 import sys
 import tokenize
 import types
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import ml_collections
 from absl import flags
@@ -45,7 +54,7 @@ def help_text(
         *_variant_lines(experiment.settings_module),
         "",
         f"settings of {config.variant} (--config.NAME=VALUE changes one):",
-        *_setting_lines(experiment.settings_module, config),
+        *setting_lines(experiment.settings_module, config),
         "",
         "flags:",
         *flags.FLAGS.module_help(flags_of).splitlines()[2:],
@@ -55,8 +64,7 @@ def help_text(
 
 def _variant_lines(module: types.ModuleType) -> list[str]:
     """Each variant, with its description and a note on what it needs."""
-    names = [name for kind in experiments.KINDS for name in getattr(module, kind, ())]
-    width = max(map(len, names), default=0)
+    width = max(map(len, _variant_names(module)), default=0)
     lines = []
     for kind, note in experiments.KINDS.items():
         variants = getattr(module, kind, ())
@@ -67,115 +75,119 @@ def _variant_lines(module: types.ModuleType) -> list[str]:
     return lines
 
 
-def _setting_lines(
+def setting_lines(
     module: types.ModuleType, config: ml_collections.ConfigDict
 ) -> list[str]:
     """Each setting with its value, and its comment in the lines below."""
-    candidates = _candidates(module, config.variant)
+    explanations = [
+        explanation
+        for source in _modules_with_settings(module)
+        for explanation in explanations_in(inspect.getsource(source))
+    ]
     lines = []
     for name, value in runs.flat(config.to_dict()).items():
         if name not in ("variant", "scale"):
             lines.append(f"  {name} = {value!r}"[:_LONGEST_LINE])
-            lines += [f"      {text}" for text in comment_on(name, candidates)]
+            comment = comment_on(
+                name,
+                explanations,
+                variant=config.variant,
+                variants=_variant_names(module),
+            )
+            lines += [f"      {text}" for text in comment]
     return lines
 
 
-class Group(NamedTuple):
-    """A dict in the source, or a call with keywords: its name, perhaps "", and line."""
-
-    name: str
-    line: int
+def _variant_names(module: types.ModuleType) -> list[str]:
+    return [name for kind in experiments.KINDS for name in getattr(module, kind, ())]
 
 
-class Assignment(NamedTuple):
-    """A line of source that gives a setting a value.
+def _modules_with_settings(module: types.ModuleType) -> list[types.ModuleType]:
+    """The module of an experiment, and those of `experiments` that it imports."""
+    imported = [
+        value
+        for value in vars(module).values()
+        if inspect.ismodule(value) and value.__name__.startswith("experiments.")
+    ]
+    return [module, *imported]
+
+
+class Explanation(NamedTuple):
+    """A comment on a setting.
 
     Attributes:
-      setting: its name, without that of its group.
-      group: the dict that it is written in.
-      line: its number.
-      comment: the lines of the comment beside it or else above it, perhaps none.
+      name: the keys that lead to the setting from the dict with a name, such as
+        "train.steps" for ``NAME = {"train": {"steps": 1}}``.
+      comment: its lines.
     """
 
-    setting: str
-    group: Group
-    line: int
+    name: str
     comment: list[str]
 
 
-def comment_on(name: str, candidates: list[Assignment]) -> list[str]:
-    """The lines of the first comment on a setting; none if there is no comment.
+def comment_on(
+    name: str,
+    explanations: list[Explanation],
+    *,
+    variant: str = "",
+    variants: Collection[str] = (),
+) -> list[str]:
+    """The lines of the comment on a setting; none if there is no comment.
 
     Args:
       name: of the setting, perhaps "GROUP.SETTING".
-      candidates: assignments, in the order in which they are searched. If the first
-        dict called GROUP has the setting, it alone counts: a setting of the same name
-        in another group may mean something else.
+      explanations: of the modules with settings.
+      variant: whose setting it is.
+      variants: all of the experiment.
+    Raises:
+      ValueError: comments contradict each other.
 
-    >>> comment_on("width", assignments("width = 8  # of each layer"))
-    ['of each layer']
+    >>> source = "TRAIN = {\\n 'steps': 8,  # updates\\n}"
+    >>> comment_on("train.steps", explanations_in(source))
+    ['updates']
     """
-    group_name, _, setting = name.rpartition(".")
-    of_setting = [line for line in candidates if line.setting == setting]
-    if group_name:
-        groups = [line.group for line in candidates if line.group.name == group_name]
-        in_its_group = [line for line in of_setting if line.group in groups[:1]]
-        of_setting = in_its_group or of_setting
-    comments = [line.comment for line in of_setting if line.comment]
+    of_some_variant = tuple(f"{other}." for other in variants)
+    of_variant = [
+        comment
+        for explained, comment in explanations
+        if explained == f"{variant}.{name}"
+    ]
+    of_all_variants = [
+        comment
+        for explained, comment in explanations
+        if f".{name}".endswith(f".{explained}")
+        and not explained.startswith(of_some_variant)
+    ]
+    comments = of_variant or of_all_variants
+    if any(comment != comments[0] for comment in comments):
+        raise ValueError(f"several comments explain {name} of {variant}: {comments}")
     return comments[0] if comments else []
 
 
-def _candidates(module: types.ModuleType, variant: str) -> list[Assignment]:
-    """The assignments in which --help looks for comments, in that order.
-
-    Those from the variant's own dict on come first, then those of modules whose
-    settings this one shares, then all of this one.
-    """
-    in_module = assignments(inspect.getsource(module))
-    groups = [line.group.name for line in in_module]
-    from_variant_on = in_module[groups.index(variant) :] if variant in groups else []
-    in_shared_modules = [
-        line
-        for shared in vars(module).values()
-        if inspect.ismodule(shared) and shared.__name__.startswith("experiments.")
-        for line in assignments(inspect.getsource(shared))
-    ]
-    return [*from_variant_on, *in_shared_modules, *in_module]
-
-
-def assignments(source: str) -> list[Assignment]:
-    """The lines of Python code that begin with an assignment, with their comments.
-
-    An assignment is ``"setting": value`` in a dict, ``setting=value`` in a call, or the
-    statement ``setting = value`` or ``config.setting = value``.
-    """
-    lines = source.splitlines()
+def explanations_in(source: str) -> list[Explanation]:
+    """The comments on settings in Python code; see above for those that count."""
     comments = _Comments(source)
-    # A dict has the name whose value it is; `ast.walk` meets the outer node first.
-    name_of: dict[ast.AST, str] = {}
     listed = []
-    for node in ast.walk(ast.parse(source)):
-        group = Group(name_of.get(node, ""), getattr(node, "lineno", 0))
-        for place, name, value in _names_in(node):
-            name_of[value] = name
-            line = place.lineno
-            begins_its_line = not lines[line - 1][: place.col_offset].strip()
-            if begins_its_line:
-                listed.append(Assignment(name, group, line, comments.on(line)))
-    return sorted(listed, key=lambda assignment: assignment.line)
+    for statement in ast.parse(source).body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name()], value=ast.Dict() as named_dict)
+                | ast.AnnAssign(target=ast.Name(), value=ast.Dict() as named_dict)
+            ):
+                for name, key in _settings_in(named_dict):
+                    if comment := comments.on(key):
+                        listed.append(Explanation(name, comment))
+    return listed
 
 
-def _names_in(node: ast.AST) -> Iterator[tuple[Any, str, Any]]:
-    """(node with the position, name, value) of each value that this node names."""
-    match node:
-        case ast.Dict(keys, values):
-            for key, value in zip(keys, values, strict=True):
-                if isinstance(key, ast.Constant):
-                    yield key, str(key.value), value
-        case ast.keyword(str(name), value):
-            yield node, name, value
-        case ast.Assign([ast.Name(name) | ast.Attribute(attr=name) as target], value):
-            yield target, name, value
+def _settings_in(node: ast.Dict, prefix: str = "") -> Iterator[tuple[str, ast.expr]]:
+    """(name, key) of the settings in a dict and in the dicts that it holds."""
+    for key, value in zip(node.keys, node.values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            name = prefix + key.value
+            yield name, key
+            if isinstance(value, ast.Dict):
+                yield from _settings_in(value, f"{name}.")
 
 
 class _Comments:
@@ -184,6 +196,7 @@ class _Comments:
     def __init__(self, source: str):
         self._beside: dict[int, str] = {}
         self._alone: dict[int, str] = {}
+        self._lines = source.splitlines()
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
                 line, column = token.start
@@ -191,8 +204,14 @@ class _Comments:
                 comments = self._beside if has_code else self._alone
                 comments[line] = token.string.strip("# ")
 
-    def on(self, line: int) -> list[str]:
-        """The comment beside a line or, without one, the lines of that right above."""
+    def on(self, key: ast.expr) -> list[str]:
+        """The comment beside a key or, without one, the lines of that right above.
+
+        None if the key does not begin its line, and so shares it with another.
+        """
+        line = key.lineno
+        if self._lines[line - 1][: key.col_offset].strip():
+            return []
         if line in self._beside:
             return [self._beside[line]]
         first = line

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import experiments
-from experiments.run.help_text import assignments, comment_on
+from experiments.run.help_text import comment_on, explanations_in, setting_lines
 from tests import forked
 
 TRAINING_LIBRARIES = {"flax", "orbax", "tensorstore", "tqdm"}
@@ -50,7 +50,7 @@ def test_a_theory_run_loads_neither_flax_nor_the_training_loop(tmp_path):
 
 
 SOURCE = """
-_COMMON = {
+COMMON = {
     "beside": 1,  # beside its line
     # Above its line,
     # in two lines.
@@ -63,34 +63,68 @@ _COMMON = {
     "without": 2,
     "group": {
         "beside": 3,  # in a group
-        # above, in a group
-        "above": 4,
-        "none": 5,
+        "inside": 3,  # only in a group
+    },
+    # above a whole group
+    "packed": {"one": 1, "two": 2},
+}
+TYPED: dict[str, dict] = {
+    "mine": {
+        "beside": 4,  # in my variant
+        "group": {
+            "inside": 5,  # in a group of my variant
+        },
     },
     "other": {
-        "none": 6,  # of another group
+        "long": 6,  # in another variant
+        "theirs": 7,  # only in another variant
     },
 }
-config.assigned = 5  # as an attribute
+config.assigned = 8  # in no dict
+call(keyword={
+    "nameless": 9,  # in a dict without a name
+})
 """
 
 
 @pytest.mark.parametrize(
     ("name", "comment"),
     [
-        ("beside", ["beside its line"]),
         ("above", ["Above its line,", "in two lines."]),
         ("long", ["above a value of several lines"]),
         ("without", []),
-        ("group.none", []),
-        ("other.none", ["of another group"]),
-        ("group.beside", ["in a group"]),
-        ("group.above", ["above, in a group"]),
-        ("assigned", ["as an attribute"]),
+        ("group.above", ["Above its line,", "in two lines."]),
+        ("inside", []),
+        ("packed.one", []),
+        ("beside", ["in my variant"]),
+        ("group.inside", ["in a group of my variant"]),
+        ("other_group.group.inside", ["only in a group"]),
+        ("theirs", []),
+        ("assigned", []),
+        ("nameless", []),
     ],
 )
-def test_the_comment_on_a_setting_is_found_beside_and_above_it(name, comment):
-    assert comment_on(name, assignments(SOURCE)) == comment
+def test_a_comment_explains_settings_of_its_variant_or_of_all(name, comment):
+    explanations = explanations_in(SOURCE)
+    variants = ("mine", "other")
+    found = comment_on(name, explanations, variant="mine", variants=variants)
+    assert found == comment
+
+
+def test_comments_that_contradict_each_other_are_refused():
+    with pytest.raises(ValueError, match=r"several comments explain group\.beside of"):
+        comment_on("group.beside", explanations_in(SOURCE))
+    assert comment_on("beside", explanations_in(SOURCE)) == ["beside its line"]
+
+
+@pytest.mark.parametrize("name", experiments.MODULES)
+def test_no_setting_of_an_experiment_has_comments_that_contradict_each_other(name):
+    experiment = experiments.find(name)
+    for variant in experiments.variants(name):
+        lines = setting_lines(
+            experiment.settings_module, experiment.get_config(variant)
+        )
+        assert any(line.startswith("      ") for line in lines), "no comment is found"
 
 
 def test_help_explains_settings_that_are_explained_above_their_line():
