@@ -1,13 +1,12 @@
 """experiments/memorize.py: its data, the printed width, and the groups of a trade."""
 
-import types
-
 import jax
 import numpy as np
 import pytest
 
 from experiments import memorize
 from experiments.measurements import memorize as measurements
+from experiments.measurements.memorize_points import Data, load_images
 from identity_matters.images import datasets
 
 
@@ -16,9 +15,9 @@ def test_all_digits_are_fitted_in_their_order():
     cells = memorize.trials(
         variant="digits", separation={**data, "features": 0, "num_classes": 0}
     )
-    assert [measurements.build(**cell).examples for cell in cells] == [1797, 5]
+    assert [measurements.build(**cell).data.examples for cell in cells] == [1797, 5]
     assert [(cell["features"], cell["num_classes"]) for cell in cells] == [(64, 10)] * 2
-    x, y = measurements.load_images("digits", "/nowhere")
+    x, y = load_images("digits", "/nowhere")
     images, labels = datasets.load("digits", "all", "/nowhere")
     np.testing.assert_array_equal(y, labels)
     flat = images.reshape(1797, 64) / 16
@@ -27,8 +26,14 @@ def test_all_digits_are_fitted_in_their_order():
 
 
 def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
-    data = {"dataset": "synthetic", "examples": 300, "features": 1000, "num_classes": 2}
-    trial = types.SimpleNamespace(**data, data_dir="", draws=4)
+    data = Data(
+        dataset="synthetic",
+        examples=300,
+        features=1000,
+        num_classes=2,
+        data_dir="",
+    )
+    trial = measurements.PrintedWidthTrial(data, draws=4)
     record = measurements.measure_printed_width(trial, jax.random.key(0))
     outside = np.array(record["norms_outside"])
     # Binomial counts: four standard deviations of the mean of four draws.

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.measurements.memorize import distinct_whole_points
+from experiments.measurements.memorize_points import distinct_whole_points
 from identity_matters.memorize import (
     machine,
     memorize_by_retrieval,
