@@ -99,12 +99,12 @@ _ADAPTIVE_ON_AN_ACCELERATOR = {
 _FEW_NUMBERS = {
     # neighbours that share a threshold, a hash and a word
     "group_points": (5, 9, 11, 13),
-    "batch_examples": 4096,  # examples per batch of the forward pass
+    "batch_examples": 4096,
 }
 # A table of about 1.23 digits for each point, in words; see `retrieval`.
 _RETRIEVAL = {
     "input_maps": ("dense", "factored"),  # d numbers, or d1 + d2 with d = d1 d2
-    "batch_examples": 4096,  # examples per batch of the forward pass
+    "batch_examples": 4096,
     # the claim: at most so many digits of the table for each point
     "most_cells_per_point": 1.25,
 }
@@ -116,7 +116,6 @@ _SETTINGS = {
         "fit": {
             **_DIGITS,
             **_ADAPTIVE,
-            # random: uniform labels; true: the data set's own
             "labels": ("random", "true"),
             # The narrowest network in each precision,
             # and the wider ones that float32 needs.
@@ -162,7 +161,6 @@ _SETTINGS = {
         "fit": {
             **_ORTHOGONAL_POINTS,
             **_PAPER,
-            # width k and precision of each network
             "networks": ((22, "float32"), (512, "float32")),
         },
         "separation": _ORTHOGONAL_POINTS,
@@ -183,7 +181,7 @@ _SETTINGS = {
             # Groups are as large as possible with at least
             # this chance that a random hash constant works.
             "least_hash_chance": 2e-3,
-            "batch_examples": 4096,  # examples per batch of the forward pass
+            "batch_examples": 4096,
         }
     },
     "retrieval": {"retrieval": {**_DIGITS, **_RETRIEVAL}},
@@ -192,21 +190,16 @@ _SETTINGS = {
         "fit": {
             **_CIFAR10,
             **_ADAPTIVE,
-            # random: uniform labels; true: the data set's own
             "labels": ("random", "true"),
-            # width k and precision of each network
             "networks": ((8, "float32"), (1, "float64")),
         },
         "separation": _CIFAR10,
     },
-    "synthetic_large": {
-        "fit": {**_MANY_POINTS, **_ADAPTIVE},
-    },
+    "synthetic_large": {"fit": {**_MANY_POINTS, **_ADAPTIVE}},
     "synthetic_imagenet": {
         "fit": {
             **_POINTS_LIKE_IMAGENET,
             **_ADAPTIVE_ON_AN_ACCELERATOR,
-            # width k and precision of each network
             "networks": ((16, "float32"),),
         }
     },
