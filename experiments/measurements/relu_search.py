@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from experiments.measurements.relu_nets import random_blocks, short
 from experiments.relu_search import BAD, KINDS
 from experiments.run.measuring import generator
 from identity_matters.relu import (
@@ -16,13 +17,6 @@ from identity_matters.relu import (
 )
 from identity_matters.relu.certificate import NotCertifiedError, certify
 from identity_matters.relu.problems import Setting
-
-_DIGITS = 6  # significant digits that `short` keeps
-
-
-def short(values) -> list:
-    """Numbers that only figures and counts use, rounded to `_DIGITS` digits."""
-    return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]
 
 
 class SearchTrial(NamedTuple):
@@ -108,13 +102,8 @@ def search(trial: SearchTrial, key: jax.Array) -> dict:
     sample, teachers = problems.realizable(rng, trial.problems, trial.setting)
     norms = np.repeat(trial.start_norms, trial.starts)
     descends = _every_other(len(norms), trial.problems)
-    blocks = model.random_blocks(
-        rng,
-        np.tile(norms, trial.problems),
-        depth=trial.setting.depth,
-        width=trial.width,
-        dimension=trial.setting.lifted_width,
-        bias=trial.setting.bias,
+    blocks = random_blocks(
+        rng, np.tile(norms, trial.problems), trial.setting, trial.width
     )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
     points, numbers = critical_points.find(

@@ -25,7 +25,7 @@ def check(*, errors: str, examples: int, width_in: int, **_) -> None:
 
 
 class TrainingTrial(NamedTuple):
-    """What `train` reads; `experiments.relu_training` has the values.
+    """What `flow_and_promises` reads; `experiments.relu_training` has the values.
 
     Attributes:
       examples: n.
@@ -56,7 +56,7 @@ class TrainingTrial(NamedTuple):
     largest_step: float
 
 
-def train(trial: TrainingTrial, key: jax.Array) -> dict:
+def flow_and_promises(trial: TrainingTrial, key: jax.Array) -> dict:
     """The promises for random problems, and what the flow does (N16).
 
     Except for the curves, lists have an entry for each problem.
