@@ -1,10 +1,8 @@
-"""Entry points, run as ``python -m experiments.NAME``.
+"""The experiments, and the commands on their results: ``python -m experiments.NAME``.
 
-Most reproduce a claim, figure or table.
-
-A file, here or in images/, is an experiment if it defines EXPERIMENT. The other entry
-points are the commands compare, judge, promote, report and reproduce, and
-images.prepare_data.
+A file, here or in images/, is an experiment if it defines EXPERIMENT; most reproduce a
+claim, figure or table. The commands are compare, judge, promote, report and reproduce,
+and images.prepare_data. All other files are parts of these and are not run themselves.
 """
 
 import importlib
@@ -61,7 +59,9 @@ def find(name: str):
 def variants(name: str, *kinds: str) -> tuple[str, ...]:
     """The variants of an experiment: those of the given `KINDS`, by default all."""
     module = find(name).settings_module
-    return tuple(v for kind in kinds or KINDS for v in getattr(module, kind, ()))
+    return tuple(
+        variant for kind in kinds or KINDS for variant in getattr(module, kind, ())
+    )
 
 
 def find_variants(name: str, wanted: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from etils import epath
+
 from identity_matters import paper, runs
 from identity_matters.report.collection import group_runs
 from identity_matters.report.numbers import format_number
@@ -11,7 +13,7 @@ from identity_matters.report.sentences import headline
 _METRICS_SHOWN = 4
 
 
-def last_lines(summary: dict, path: Any) -> str:
+def last_lines(summary: dict, path: Any, results_dir: Any) -> str:
     """Verdict, the paper's result, this run's, and where to find more.
 
     A run of changed settings, such as the user's own matrix, has no verdict.
@@ -19,9 +21,10 @@ def last_lines(summary: dict, path: Any) -> str:
     Args:
       summary: of the finished run.
       path: of its directory.
+      results_dir: in which that lies.
     """
     claim = paper.CLAIMS[summary["claim"]]
-    root = path.parents[len(summary["variant"].split("/")) + 1]
+    root = epath.Path(results_dir)
     flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
     result = _own_result(summary, claim.id, path)
     changes = _changes(summary)

@@ -60,7 +60,7 @@ def execute(
         verdict = _measure(prepared, run_dir, overwrite, log_options)
         summary = _conclude(prepared, run_dir, verdict)
     if _writes(experiment):
-        logging.info("%s", last_lines(summary, run_dir.path))
+        logging.info("%s", last_lines(summary, run_dir.path, results_dir))
     return summary
 
 
@@ -93,15 +93,13 @@ def _prepare(
     settings = without(config, "scale")
     name = name_run(config, defaults)
     _configure_process(experiment, settings)
-    trials: list[dict] = []
-    built: list = []
     refusal = None
     try:
-        if not 0 <= seed < runs.SEEDS:
-            raise ValueError(f"seed must be from 0 to {runs.SEEDS - 1}, got {seed}")
-        trials, built = experiment.prepare(settings, without(defaults, "scale"))
+        trials, built = _check_and_build(experiment, settings, defaults, seed)
     except Exception as error:
         refusal = _refusal(experiment, error, name.changed)
+        trials, built = [], []
+    # All processes come to this point, also those that refuse.
     _require_agreement(experiment, settings, seed, built, refusal)
     _warn_of_hours(experiment, settings["variant"], built)
     return _Prepared(
@@ -112,6 +110,15 @@ def _prepare(
         trials=trials,
         built=built,
     )
+
+
+def _check_and_build(
+    experiment: Experiment, settings: dict, defaults: dict, seed: int
+) -> tuple[list[dict], list]:
+    """See `Experiment.prepare`; also refuses a seed that is out of range."""
+    if not 0 <= seed < runs.SEEDS:
+        raise ValueError(f"seed must be from 0 to {runs.SEEDS - 1}, got {seed}")
+    return experiment.prepare(settings, without(defaults, "scale"))
 
 
 def _configure_process(experiment: Experiment, settings: dict) -> None:

@@ -61,22 +61,14 @@ def open_run(results_dir, **fields) -> "runs.RunDir | SilentRun":
     Raises:
       runs.RunError: in all processes, if that fails.
     """
-    created: list[runs.RunDir] = []
-
-    def create() -> dict:
-        run_dir = runs.RunDir.create(results_dir, **fields)
-        created.append(run_dir)
-        return {
-            "path": str(run_dir.path),
-            "name": run_dir.name,
-            "records": runs.to_json(run_dir.records),
-        }
-
     try:
-        description = multihost.on_process_0(create)
+        run_dir, description = multihost.made_by_process_0(
+            lambda: runs.RunDir.create(results_dir, **fields),
+            describe=SilentRun.arguments_of,
+        )
     except multihost.Process0Error as error:
         raise runs.RunError(str(error)) from None
-    return created[0] if created else SilentRun(**description)
+    return SilentRun(**description) if run_dir is None else run_dir
 
 
 class SilentRun:
@@ -86,6 +78,15 @@ class SilentRun:
         self.path = epath.Path(path)
         self.name = name
         self.records = runs.from_json(records)
+
+    @staticmethod
+    def arguments_of(run_dir: runs.RunDir) -> dict:
+        """What makes a `SilentRun` that stands in for this run, JSON-able."""
+        return {
+            "path": str(run_dir.path),
+            "name": run_dir.name,
+            "records": runs.to_json(run_dir.records),
+        }
 
     def append(self, record: dict, *, may_wait: bool = False) -> None:
         """Keeps a record as it would be read back from the file."""

@@ -116,15 +116,24 @@ def _check_value(name: str, default: Any, value: Any) -> None:
     A default without entries, or with entries of several types, says nothing about
     types.
     """
-    types = {type(leaf) for leaf in _leaves(default)}
-    needed = float if types == {int, float} else next(iter(types), None)
-    if needed not in _DESCRIPTIONS or types not in ({needed}, {int, float}):
+    needed = _type_of_entries(default)
+    if needed is None:
         return
     for leaf in _leaves(value):
         if not _fits(leaf, needed):
             raise ValueError(f"{name} must hold {_DESCRIPTIONS[needed]}, got {leaf!r}")
     if not _depths(value) <= _depths(default):
         raise ValueError(f"{name} must be nested like {default!r}, got {value!r}")
+
+
+def _type_of_entries(default: Any) -> type | None:
+    """The type of all entries, float for numbers of both types; None if unknown."""
+    types = {type(leaf) for leaf in _leaves(default)}
+    if types == {int, float}:
+        return float
+    if len(types) == 1 and types <= _DESCRIPTIONS.keys():
+        return types.pop()
+    return None
 
 
 def _depths(value: Any) -> set[int]:

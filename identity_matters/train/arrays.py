@@ -117,7 +117,9 @@ def train(
             net, initial, preprocessing.image_shape
         ),
     )
-    state, train_records = _fit(task, steps, batch_examples, seed, verbose)
+    state, train_records = _fit(
+        task, steps=steps, batch_examples=batch_examples, seed=seed, verbose=verbose
+    )
     trained = {name: state[name] for name in COLLECTIONS}
     return trained_net.TrainedNet(net, trained, preprocessing), train_records
 
@@ -162,7 +164,7 @@ def _labelled(
 
 
 def _fit(
-    task: Task, steps: int, batch_examples: int, seed: int, verbose: bool
+    task: Task, *, steps: int, batch_examples: int, seed: int, verbose: bool
 ) -> tuple[dict, list[dict]]:
     """The final state and the records of a training without checkpoints."""
     parallel = ParallelSteps(

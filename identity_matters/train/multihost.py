@@ -8,11 +8,10 @@ those that wait for it in a collective get an error, and JAX aborts the rest aft
 `HEARTBEAT_TIMEOUT_SECONDS` of silence.
 """
 
-import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -125,14 +124,10 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
 def on_process_0(function: Callable[[], Any]) -> Any:
     """Calls ``function()`` in process 0; returns its JSON-able result in all processes.
 
-    If it fails, process 0 raises the original error, and the others raise
-    Process0Error.
+    Raises as `made_by_process_0` does.
     """
-    if not is_process_0():
-        return _receive()
-    with _failure_reaches_others():
-        result = function()
-    return _send(result)
+    _, result = made_by_process_0(function, describe=lambda result: result)
+    return result
 
 
 def restored_by_process_0(
@@ -144,42 +139,42 @@ def restored_by_process_0(
       restore: returns (something JSON-able, a tree of arrays), or None.
       like: a tree with the shapes and dtypes of that tree, the same in all processes.
     Raises:
-      Process0Error: `restore` failed in process 0, which raises the original error.
+      Process0Error: as `made_by_process_0` does.
     """
-    if is_process_0():
-        with _failure_reaches_others():
-            restored = restore()
-        description, arrays = (None, like) if restored is None else restored
-        description = _send(description)
-    else:
-        description = _receive()
-        arrays = like
+    restored, description = made_by_process_0(
+        restore, describe=lambda restored: None if restored is None else restored[0]
+    )
     if description is None:
         return None
+    arrays = like if restored is None else restored[1]
     return description, arrays_from_process_0(arrays)
 
 
-@contextlib.contextmanager
-def _failure_reaches_others() -> Iterator[None]:
-    """If something fails inside, the others, which `_receive`, raise, too."""
+def made_by_process_0(
+    make: Callable[[], Any], *, describe: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Calls ``make()`` in process 0, and tells the others what it made.
+
+    Args:
+      make: makes anything.
+      describe: of what was made, something JSON-able.
+    Returns:
+      (what was made, or None in the other processes; its description, in all).
+    Raises:
+      Process0Error: in the others, if either fails; process 0 raises its own error.
+    """
+    if not is_process_0():
+        sent = gather(None)[0]
+        if "error" in sent:
+            raise Process0Error(sent["error"])
+        return None, sent["description"]
     try:
-        yield
+        made = make()
+        description = describe(made)
     except Exception as error:
         gather({"error": f"{type(error).__name__}: {error}"})
         raise
-
-
-def _send(value: Any) -> Any:
-    """Gives the others a JSON-able value; returns it as they `_receive` it."""
-    return gather({"value": value})[0]["value"]
-
-
-def _receive() -> Any:
-    """What process 0 sends; raises Process0Error if it failed instead."""
-    sent = gather(None)[0]
-    if "error" in sent:
-        raise Process0Error(sent["error"])
-    return sent["value"]
+    return made, gather({"description": description})[0]["description"]
 
 
 def arrays_from_process_0(tree: Any) -> Any:

@@ -22,7 +22,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -78,6 +78,20 @@ def over_devices(
     Each device takes its row of the arguments. `options` are those of `jax.pmap`.
     """
     return jax.pmap(function, axis_name=AXIS_NAME, devices=devices, **options)
+
+
+class LoweredPart(NamedTuple):
+    """A program of a training, not compiled yet.
+
+    Attributes:
+      program: for all devices.
+      steps: how many it makes; 1 for an evaluation, which takes one batch.
+      examples: of a step, over all devices.
+    """
+
+    program: jax.stages.Lowered
+    steps: int
+    examples: int
 
 
 class ParallelSteps:
@@ -241,34 +255,38 @@ class ParallelSteps:
 
     # Lowering
 
-    def lower(self, part: str, steps: int) -> tuple[jax.stages.Lowered, int, int]:
+    def lower(self, part: str, steps: int) -> LoweredPart:
         """The program of `part` from shapes alone: the devices may be absent.
 
         Args:
           part: "train" or "evaluate".
           steps: of a dispatch; an evaluation always takes one batch.
-        Returns:
-          The lowered program, its number of steps, and the examples of a step over all
-          devices.
         """
-        program: Any
-        shapes: tuple
         if part == "train":
-            share = self._share
-            program = self._train
-            shapes = program_shapes.training_shapes(
-                self._task, steps=steps, share=share
+            shapes: tuple = program_shapes.training_shapes(
+                self._task, steps=steps, share=self._share
             )
-        else:
-            steps = 1
-            share = self._evaluation_share
-            program = self._evaluate
-            shapes = program_shapes.evaluation_shapes(self._task, share=share)
+            return LoweredPart(
+                program=self._lower(self._train, shapes),
+                steps=steps,
+                examples=self.batch_examples,
+            )
+        shapes = program_shapes.evaluation_shapes(
+            self._task, share=self._evaluation_share
+        )
+        return LoweredPart(
+            program=self._lower(self._evaluate, shapes),
+            steps=1,
+            examples=self._evaluation_share * len(self.devices),
+        )
+
+    def _lower(self, mapped: Any, shapes: tuple) -> jax.stages.Lowered:
+        """A mapped function for arguments that have these shapes on each device."""
         with_device_axis = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((self._local_devices, *x.shape), x.dtype),
             shapes,
         )
-        return program.lower(*with_device_axis), steps, share * len(self.devices)
+        return mapped.lower(*with_device_axis)
 
     def _rows_of_this_process(self, share: int) -> slice:
         """The rows of a batch that the devices of this process take."""

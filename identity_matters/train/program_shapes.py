@@ -1,7 +1,7 @@
 """Shapes of the arguments of `step.dispatch` and `step.evaluation_step` on one device.
 
 From them a program can be compiled for devices that are absent. Images that are
-streamed need not be there.
+streamed need not be there either; of other data, the first test example is read.
 """
 
 from typing import Any

@@ -112,9 +112,13 @@ class Progress(contextlib.AbstractContextManager):
             self._shown["images/s"] = f"{record['images_per_second']:.4g}"
         return short_line(record, self._steps, self._seconds_left)
 
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
+        """Ends the bar."""
         if self._bar is not None:
             self._bar.close()
+
+    def __exit__(self, *_) -> None:
+        self.close()
 
 
 class ProgressLog(Log, contextlib.AbstractContextManager):
@@ -141,7 +145,7 @@ class ProgressLog(Log, contextlib.AbstractContextManager):
         self._progress.progress(step, loss, seconds_left)
 
     def __exit__(self, *_) -> None:
-        self._progress.__exit__()
+        self._progress.close()
 
 
 def _print_at_once(line: str) -> None:
