@@ -255,30 +255,43 @@ class _Pilot(NamedTuple):
     is_frozen: bool  # all gradients are 0
 
 
+class Trained(NamedTuple):
+    """How a training ended.
+
+    Attributes:
+      rate_times_depth: the rate of the training, times the depth; if every rate
+        diverged, that of the worst pilot.
+      state: the last state; None if every rate diverged.
+      is_frozen: whether all gradients were 0, and the training stopped.
+    """
+
+    rate_times_depth: float
+    state: dict | None
+    is_frozen: bool
+
+
 def train(
     training: Training, *, rates_times_depth, step_count: int, pilot_steps: int
-) -> tuple[dict | None, dict]:
+) -> Trained:
     """Trains a net at the best of several rates, chosen in the same way for all nets.
 
     Each rate runs for `pilot_steps` on the same batches. The rate with the least mean
     loss over the last half of them, the first if several are as good, runs to the end;
     if it diverges later, the next best takes over. A net is frozen, and not trained
     further, if all gradients of a pilot are 0.
-
-    Returns:
-      The last state, None if every rate diverged; and two fields of the record.
     """
     pilots = []
     for rate in rates_times_depth:
         pilot = _run_pilot(training, rate, pilot_steps)
         if pilot.is_frozen:
-            return pilot.state, {"rate_times_depth": rate, "frozen": True}
+            return Trained(rate, pilot.state, is_frozen=True)
         pilots.append(pilot)
-    for pilot in sorted(pilots, key=lambda pilot: pilot.mean_loss):
+    best_first = sorted(pilots, key=lambda pilot: pilot.mean_loss)
+    for pilot in best_first:
         state = _train_to_the_end(training, pilot, pilot_steps, step_count)
         if state is not None:
-            break
-    return state, {"rate_times_depth": pilot.rate_times_depth, "frozen": False}
+            return Trained(pilot.rate_times_depth, state, is_frozen=False)
+    return Trained(best_first[-1].rate_times_depth, state=None, is_frozen=False)
 
 
 def _run_pilot(training: Training, rate_times_depth: float, steps: int) -> _Pilot:
@@ -315,20 +328,23 @@ def measure(untrained: Untrained, key: jax.Array) -> dict:
     training = Training(untrained.split, untrained.net, untrained.settings, key)
     settings = training.settings
     at_start = _fields_at_start(training)
-    state, trained = train(
+    trained = train(
         training,
         rates_times_depth=settings["rates_times_depth"],
         step_count=settings["step_count"],
         pilot_steps=settings["pilot_steps"],
     )
-    return {
+    fields = {
         **at_start,
-        **trained,
-        "diverged": state is None,
+        "rate_times_depth": trained.rate_times_depth,
+        "frozen": trained.is_frozen,
+        "diverged": trained.state is None,
         "linear_optimum_loss": training.split.linear_optimum_loss,
         "linear_optimum_error_percent": training.split.linear_optimum_error_percent,
-        **({} if state is None else _fields_at_end(training, state)),
     }
+    if trained.state is not None:
+        fields |= _fields_at_end(training, trained.state)
+    return fields
 
 
 def _fields_at_start(training: Training) -> dict:

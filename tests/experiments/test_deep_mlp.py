@@ -225,7 +225,7 @@ class Scripted:
 def test_the_rule_for_the_rate(losses, rate, state):
     rule = {"rates_times_depth": list(losses), "step_count": 4, "pilot_steps": 2}
     result = deep_mlp.train(Scripted(losses), **rule)
-    assert result == (state, {"rate_times_depth": rate, "frozen": rate == "frozen"})
+    assert result == deep_mlp.Trained(rate, state, is_frozen=rate == "frozen")
 
 
 def test_divergence_and_dead_nets_are_seen():
