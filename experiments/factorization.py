@@ -6,7 +6,7 @@ Claim: for l >= 3 gamma there are A_i with ``(I + A_l) ... (I + A_1) = R`` and `
 Command:
     python -m experiments.factorization --config=:random
     python -m experiments.factorization --config=:file --config.file=R.npy
-Hardware and time: 2 CPU cores; about 50 s and 1 GB for random, 3 to 35 s for each of
+Hardware and time: 2 CPU cores; about 30 s and 1 GB for random, 3 to 25 s for each of
 the others.
 Expected: the product misses R by less than 1e-12 of its norm at every depth, width and
 condition number (1e-10 for a principal root, beyond which that method refuses). The
@@ -33,8 +33,8 @@ from experiments.run.verdicts import largest, where
 from identity_matters import linear, paper
 
 VARIANTS = {
-    "random": "Gaussian targets; a minute, 1 GB of memory",
-    "orthogonal": "random rotations; 3 to 35 s, as each of the others",
+    "random": "Gaussian targets; half a minute, 1 GB of memory",
+    "orthogonal": "random rotations; 3 to 25 s, as each of the others",
     "near_minus_identity": "rotations by nearly pi",
     "psd": "symmetric positive definite targets",
     "ill_conditioned": "condition numbers of 1e4 and 1e8",
@@ -116,7 +116,7 @@ _COMMON = {
     "path_exponents": (4, 8, 16, 32, 64, 128, 256),
     "path_iterations": 100,  # L-BFGS steps for each exponent
     "path_starts": 2,  # how many starting paths are shortened
-    "ascents": 16,  # local maximisations of the lower bound, for R and R^T each
+    "ascents": 8,  # local maximisations of the lower bound, for R and R^T each
     # largest relative Frobenius error of a product that counts as R
     "max_product_error": 1e-10,
     "norm_tolerance": 1e-8,  # relative; norms are measured to 1e-9

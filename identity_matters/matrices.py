@@ -25,33 +25,54 @@ def largest_spectral_norm(A: np.ndarray) -> float:
     """
     if np.isnan(A).any():  # the Cholesky factorization of NaN does not fail
         return float("nan")
-    identity = np.eye(A.shape[-1])
     tau = float(np.linalg.norm(A[0], 2))
-    for layer in A[1:]:
-        largest_square = ((1 + _CERTIFIED_TO) * tau) ** 2
-        try:
-            np.linalg.cholesky(largest_square * identity - layer.T @ layer)
-        except np.linalg.LinAlgError:
-            tau = max(tau, float(np.linalg.norm(layer, 2)))
+    for start in range(1, len(A), layers_at_a_time(A.shape[-1])):
+        some = A[start : start + layers_at_a_time(A.shape[-1])]
+        if _norms_are_below((1 + _CERTIFIED_TO) * tau, some):
+            continue
+        for layer in some:
+            if not _norms_are_below((1 + _CERTIFIED_TO) * tau, layer):
+                tau = max(tau, float(np.linalg.norm(layer, 2)))
     return tau
+
+
+def layers_at_a_time(d: int) -> int:
+    """How many d x d layers to compute with in one call: about 1 MB, which is cached.
+
+    One at a time, small layers take longer to call for than to compute; all at a time,
+    a deep net takes gigabytes.
+    """
+    return max(1, 2**17 // d**2)
+
+
+def _norms_are_below(bound: float, layers: np.ndarray) -> bool:
+    """Whether Cholesky factorizations prove it of all layers, f64[..., d, d]."""
+    identity = np.eye(layers.shape[-1])
+    try:
+        np.linalg.cholesky(bound**2 * identity - layers.mT @ layers)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``.
 
-    T(t) = [[cos t, -sin t], [sin t, cos t]]. f64[d, k] -> f64[d, k], with angles f64[p]
-    in radians. Raises ValueError if p > d // 2.
+    T(t) = [[cos t, -sin t], [sin t, cos t]]. f64[d, k] -> f64[..., d, k], with angles
+    f64[..., p] in radians, one result for each p of them. Raises ValueError if p > d //
+    2.
     """
-    planes = len(angles)
+    planes = angles.shape[-1]
     if 2 * planes > len(matrix):
         raise ValueError(
             f"{planes} angles need width >= {2 * planes}, got {len(matrix)}"
         )
-    cos = np.cos(angles)[:, None]
-    sin = np.sin(angles)[:, None]
+    cos = np.cos(angles)[..., None]
+    sin = np.sin(angles)[..., None]
     first = matrix[0 : 2 * planes : 2]
     second = matrix[1 : 2 * planes : 2]
-    rotated = matrix.copy()
-    rotated[0 : 2 * planes : 2] = cos * first - sin * second
-    rotated[1 : 2 * planes : 2] = sin * first + cos * second
+    rotated = np.empty((*angles.shape[:-1], *matrix.shape))
+    rotated[..., 0 : 2 * planes : 2, :] = cos * first - sin * second
+    rotated[..., 1 : 2 * planes : 2, :] = sin * first + cos * second
+    rotated[..., 2 * planes :, :] = matrix[2 * planes :]
     return rotated

@@ -34,6 +34,7 @@ from identity_matters.linear.target import (
     Target,
     contained,
 )
+from identity_matters.linear.turn_and_stretch import turned_layers
 
 # Grid points in arcsin(q / g); an odd number, so that q = 0 is one of them.
 _GRID_POINTS = 1025
@@ -347,20 +348,12 @@ def _turn(angle: float) -> np.ndarray:
 
 def layers_of_blocks(blocks: Sequence[Block], depth: int) -> np.ndarray:
     """The layers A, f64[depth, d, d], that act on each block as it says."""
-    d = len(blocks[0].basis)
-    A = np.zeros((depth, d, d))
-    for block in blocks:
-        if block.turn == 0:
-            A += block.basis @ block.first @ block.basis.T
-            continue
-        angles = np.arange(depth) * block.turn
-        cos = np.cos(angles)
-        sin = np.sin(angles)
-        # f64[depth, 2, 2]
-        turns = np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
-        frames = block.basis @ turns
-        A += frames @ block.first @ frames.mT
-    return A
+    planes = [block for block in blocks if len(block.first) == 2]
+    lines = [block for block in blocks if len(block.first) == 1]
+    basis = np.concatenate([block.basis for block in planes + lines], axis=1)
+    first = scipy.linalg.block_diag(*[block.first for block in planes + lines])
+    turns = np.array([block.turn for block in planes])
+    return turned_layers(basis, first, np.arange(depth)[:, None] * turns)
 
 
 def known_optimum(target: Target, depth: int) -> float | None:

@@ -16,7 +16,7 @@ from identity_matters.linear.matrix_powers import (
     real_rotation_form,
 )
 from identity_matters.linear.target import Target
-from identity_matters.matrices import rotate_rows
+from identity_matters.matrices import layers_at_a_time, rotate_rows
 
 
 class Factorization(NamedTuple):
@@ -79,20 +79,30 @@ def turn_and_stretch(
     def build() -> np.ndarray:
         if not turn.angles.any():
             return np.tile(first_layer, (depth, 1, 1))
-        return _turned_step_by_step(first_layer, turn, depth)
+        # e^{i Theta / l} turns each plane of its basis by i / l of its angle.
+        shares = np.arange(depth)[:, None] / depth
+        in_planes = turn.basis.T @ first_layer @ turn.basis
+        return turned_layers(turn.basis, in_planes, shares * turn.angles)
 
     return Factorization(norm=float(np.linalg.norm(first_layer, 2)), build=build)
 
 
-def _turned_step_by_step(
-    first_layer: np.ndarray, turn: RotationForm, depth: int
+def turned_layers(
+    basis: np.ndarray, in_basis: np.ndarray, angles: np.ndarray
 ) -> np.ndarray:
-    """Layer i + 1 is the first one, turned by ``e^{i Theta / l}``: f64[depth, d, d]."""
-    # e^{i Theta / l} is S D S^T, where D turns each plane by its share of the angle.
-    S = turn.basis
-    in_planes = S.T @ first_layer @ S
-    A = np.empty((depth, *first_layer.shape))
-    for i in range(depth):
-        turned_basis_T = rotate_rows(S.T, -(turn.angles * (i / depth)))  # (S D)^T
-        A[i] = turned_basis_T.T @ (in_planes @ turned_basis_T)
+    """``A_i = S D_i F D_i^T S^T``, where D_i turns plane j by ``angles[i, j]``.
+
+    Args:
+      basis: S, f64[d, d], orthonormal columns; two at a time span the planes.
+      in_basis: F, f64[d, d].
+      angles: f64[depth, p], radians, for the first p planes.
+    Returns:
+      A, f64[depth, d, d].
+    """
+    d = len(basis)
+    A = np.empty((len(angles), d, d))
+    step = layers_at_a_time(d)
+    for start in range(0, len(angles), step):
+        turned_basis_T = rotate_rows(basis.T, -angles[start : start + step])
+        A[start : start + step] = turned_basis_T.mT @ (in_basis @ turned_basis_T)
     return A
