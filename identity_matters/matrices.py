@@ -1,4 +1,11 @@
-"""Norms of matrices, and rotations of planes; what is drawn is in `random_matrices`."""
+"""Norms and products of matrices, and rotations of planes, in NumPy.
+
+What is drawn is in `random_matrices`.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -53,6 +60,30 @@ def _norms_are_below(bound: float, layers: np.ndarray) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
+
+
+def residual_product(A: np.ndarray) -> np.ndarray:
+    """``(I + A_l) ... (I + A_1)``: f64[l, ..., d, d] -> f64[..., d, d].
+
+    >>> float(residual_product(np.full((3, 1, 1), 1.0))[0, 0])
+    8.0
+    """
+    return functools.reduce(_times_layer, A, _identity_like(A))
+
+
+def partial_products(A: np.ndarray) -> Iterator[np.ndarray]:
+    """``I, I + A_1, ..., (I + A_l) ... (I + A_1)``: l + 1 arrays f64[..., d, d]."""
+    return itertools.accumulate(A, _times_layer, initial=_identity_like(A))
+
+
+def _identity_like(A: np.ndarray) -> np.ndarray:
+    """I for every product of the layers, f64[l, ..., d, d]."""
+    return np.broadcast_to(np.eye(A.shape[-1]), A.shape[1:])
+
+
+def _times_layer(product: np.ndarray, layer: np.ndarray) -> np.ndarray:
+    """``(I + layer) product``."""
+    return product + layer @ product
 
 
 def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:

@@ -245,7 +245,7 @@ def judge_initialisation(nets: dict[str, dict], size: str) -> Judgement:
     helps = loss <= HELPED_LOSS_RATIO * standard_loss
     if size == "cifar10/small":
         # Help need not halve the loss within ten epochs.
-        is_refuted = _errs_less(standard, paper)
+        is_refuted = verdicts.errs_less(standard, paper)
         return _decide(helps, is_refuted, _differences(nets, baseline="paper"))
     return Judgement(reproduced(helps), metrics={})
 
@@ -254,8 +254,8 @@ def judge_projection(nets: dict[str, dict], size: str) -> Judgement:
     """By which of the fixed and the trained projection has the lower test error."""
     fixed = nets["fixed"]
     trained = nets["trained"]
-    holds = _errs_less(fixed, trained)
-    is_refuted = _errs_less(trained, fixed)
+    holds = verdicts.errs_less(fixed, trained)
+    is_refuted = verdicts.errs_less(trained, fixed)
     return _decide(holds, is_refuted, _differences(nets, baseline="fixed"))
 
 
@@ -263,12 +263,12 @@ def judge_batch_norm(nets: dict[str, dict], size: str) -> Judgement:
     """By whether batch norm overfits: a lower training error, a higher test error."""
     without = nets["without"]
     with_norm = nets["with"]
-    is_refuted = _errs_less(with_norm, without)
+    is_refuted = verdicts.errs_less(with_norm, without)
     differences = _differences(nets, baseline="without")
     if without["diverged"] or with_norm["diverged"]:
         return _decide(False, is_refuted, differences)
     fits_better = with_norm["train_error_percent"] < without["train_error_percent"]
-    overfits = fits_better and _errs_less(without, with_norm)
+    overfits = fits_better and verdicts.errs_less(without, with_norm)
     return _decide(overfits, is_refuted, differences)
 
 
@@ -276,8 +276,8 @@ def judge_activation(nets: dict[str, dict], size: str) -> Judgement:
     """By test error: holds if any change lowers that of ReLU, fails if all raise it."""
     relu = nets["relu"]
     changed = [net for name, net in nets.items() if name != "relu"]
-    holds = any(_errs_less(net, relu) for net in changed)
-    is_refuted = all(_errs_less(relu, net) for net in changed)
+    holds = any(verdicts.errs_less(net, relu) for net in changed)
+    is_refuted = all(verdicts.errs_less(relu, net) for net in changed)
     return _decide(holds, is_refuted, _differences(nets, baseline="relu"))
 
 
@@ -288,12 +288,6 @@ _JUDGES = {
     "batch_norm": judge_batch_norm,
     "activation": judge_activation,
 }
-
-
-def _errs_less(better: dict, worse: dict) -> bool:
-    """Whether the test error of `better` is lower by more than the margin."""
-    difference, margin = verdicts.error_difference_percent(better, worse)
-    return difference > margin
 
 
 def _differences(nets: dict[str, dict], baseline: str) -> dict:

@@ -12,7 +12,7 @@ Five short trials and a final training for each arm. Only digits/two_depths runs
 """
 
 from experiments import run
-from experiments.images import protocol, settings
+from experiments.images import protocol, settings, verdicts
 from experiments.run.settings import configs
 from experiments.run.trials import without
 
@@ -260,15 +260,15 @@ def judge_table_2(arms: dict[str, dict]) -> str:
 def judge_starts(arms: dict[str, dict]) -> str:
     """Whether no later start has a lower test error than the paper's."""
     beaten = any(
-        protocol.is_better(arms[name], arms["paper"]) for name in ("fixup", "gate")
+        verdicts.errs_less(arms[name], arms["paper"]) for name in ("fixup", "gate")
     )
     return "not reproduced" if beaten else "reproduced"
 
 
 def _which_is_better(net: dict, other: dict) -> str:
-    if protocol.is_better(net, other):
+    if verdicts.errs_less(net, other):
         return "reproduced"
-    return "not reproduced" if protocol.is_better(other, net) else "undecided"
+    return "not reproduced" if verdicts.errs_less(other, net) else "undecided"
 
 
 _JUDGES = {

@@ -8,7 +8,6 @@ final training with the best rate, scored on the test set.
 import dataclasses
 from typing import TYPE_CHECKING
 
-from experiments.images import verdicts
 from experiments.run import RESULT
 from experiments.run.verdicts import where
 
@@ -256,14 +255,6 @@ def failed(result: dict) -> bool:
     chance_percent = 100 * (1 - 1 / result["num_classes"])
     error = _error(result, "train_error_percent")
     return error >= chance_percent - CHANCE_MARGIN_PERCENT
-
-
-def is_better(result: dict, other: dict) -> bool:
-    """Whether the test error of `result` is lower by more than the sampling error."""
-    difference_percent, margin_percent = verdicts.error_difference_percent(
-        result, other
-    )
-    return difference_percent > margin_percent
 
 
 def _error(result: dict, name: str) -> float:

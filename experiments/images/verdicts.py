@@ -57,6 +57,12 @@ def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]
     return 100 * (other_error - baseline_error), margin
 
 
+def errs_less(better: dict, worse: dict) -> bool:
+    """Whether the test error of `better` is lower by more than the margin."""
+    difference_percent, margin_percent = error_difference_percent(better, worse)
+    return difference_percent > margin_percent
+
+
 def _test_error(net: dict) -> float:
     return 1.0 if net.get("diverged") else net["test_error_percent"] / 100
 

@@ -210,7 +210,9 @@ def _descend_one(R, Sigma, learning_rate, factor, depth, updates) -> tuple:
 def _norm_bound(A):
     """A cheap bound on |||A|||, at most 9 % above it for d = 4.
 
-    It is the 16-norm of the singular values, the largest over the layers.
+    It is the 16-norm of the singular values, the largest over the layers. Unlike
+    `sampled.spectral_norm_bounds` it is for layers of ordinary size, whose 16th powers
+    are within the range of float64.
     """
     power = jnp.swapaxes(A, 1, 2) @ A
     for _ in range(3):

@@ -46,7 +46,7 @@ def execute(
       defaults: the unchanged settings of the variant; by default those of `config`. If
         they differ, the run is called VARIANT@HASH (see docs/architecture.md).
       overwrite: whether to replace a run of the same name.
-      log_options: of trainings; see `TrainingLog`.
+      log_options: of trainings; see `TrainingLogs`.
     Raises:
       app.UsageError: an invalid setting or seed, or processes that differ; nothing has
         been written.
@@ -222,13 +222,13 @@ def _measure(
     """Measures all trials that are missing; the verdict on the records."""
     takes_log = isinstance(prepared.experiment, DeviceExperiment)
     with stop_signal(asks_first=takes_log) as stop:
-        log = None
+        logs = None
         if takes_log:
-            from experiments.run.training_log import TrainingLog
+            from experiments.run.training_log import TrainingLogs
 
-            log = TrainingLog(run_dir, stop, **log_options)
+            logs = TrainingLogs(run_dir, stop, **log_options)
             if overwrite:
-                log.delete_checkpoints()
+                logs.delete_checkpoints()
         try:
             measure_trials(
                 prepared.experiment,
@@ -237,7 +237,7 @@ def _measure(
                 key=jax_settings.random_key(prepared.seed),
                 run_dir=run_dir,
                 stop=stop,
-                log=log,
+                logs=logs,
             )
         except Interrupted:
             # A training that was asked to stop raises Interrupted, also after Ctrl-C.

@@ -32,7 +32,7 @@ def measure_trials(
     key: jax.Array,
     run_dir: Any,
     stop: Stop,
-    log: Any = None,
+    logs: Any = None,
 ) -> None:
     """Measures the trials that `run_dir` does not hold yet, each with its own key.
 
@@ -43,7 +43,7 @@ def measure_trials(
       key: the run's key; that of a trial is folded with its index.
       run_dir: a `runs.RunDir`, whose records tell what is done.
       stop: is checked before each trial.
-      log: the `TrainingLog` of experiments that take one.
+      logs: the `TrainingLogs` of experiments that take a log.
     """
     recorded = {record["cell"] for record in experiment.results(run_dir.records)}
     if recorded:
@@ -60,7 +60,7 @@ def measure_trials(
                     index=index,
                     count=len(trials),
                     key=jax.random.fold_in(key, index),
-                    log=log,
+                    logs=logs,
                     compiling=compiling,
                 )
                 run_dir.append(record.fields)
@@ -70,8 +70,8 @@ def measure_trials(
                 _log_trial(index, trials, record.wall_seconds, seconds_left)
             # Also for recorded trials:
             # the last process may have been killed before it got here.
-            if log and not getattr(built[index], "keeps_checkpoint", True):
-                log.delete_checkpoints(index)
+            if logs and not getattr(built[index], "keeps_checkpoint", True):
+                logs.delete_checkpoints(index)
 
 
 class _Record(NamedTuple):
@@ -89,7 +89,7 @@ def _measure_one(
     index: int,
     count: int,
     key: jax.Array,
-    log: Any,
+    logs: Any,
     compiling: dict[str, float],
 ) -> _Record:
     """Measures trial `index` of `count`; see `measure_trials`.
@@ -98,7 +98,7 @@ def _measure_one(
     """
     compiling.clear()
     started = time.perf_counter()
-    with log.trial(index, count) if log else contextlib.nullcontext():
+    with logs.trial(index, count) if logs else contextlib.nullcontext() as log:
         measured = experiment.measure_trial(trial, built, key, log)
     wall_seconds = time.perf_counter() - started
     # A resumed training already counts the time of earlier processes.

@@ -1,8 +1,8 @@
 """What a training writes as it goes: records, checkpoints, events, progress."""
 
 import contextlib
-import dataclasses
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -19,36 +19,8 @@ LONG_SECONDS = 3600  # a training that will take longer says so early
 DISPATCHES_BEFORE_ESTIMATE = 5  # the time left can be estimated after them
 
 
-@dataclasses.dataclass
-class _Current:
-    """The training that is under way.
-
-    Attributes:
-      index: of the training.
-      first_record: the place of its first record among those of the run.
-      progress: shows how far it is.
-      until_it_ends: what is closed when it ends.
-      dispatches: how many there were so far.
-      has_warned: whether it was said that it takes long.
-      phases: how many have begun.
-      writer: of TensorBoard's events, once there are some.
-    """
-
-    index: int
-    first_record: int
-    progress: Progress
-    until_it_ends: contextlib.ExitStack
-    dispatches: int = 0
-    has_warned: bool = False
-    phases: int = 0
-    writer: Any = None
-
-
-class TrainingLog:
-    """The log of a run's trainings, with the methods of `train.loop.Log`.
-
-    Each record has the training's index as "cell". A resumed training finds the records
-    that it wrote before; `rewind` drops those that came after its checkpoint.
+class TrainingLogs:
+    """The logs of a run's trainings, and where their checkpoints are.
 
     Args:
       run_dir: the `runs.RunDir` that records go to.
@@ -67,7 +39,7 @@ class TrainingLog:
         checkpoint_dir: str = "",
     ):
         self._writes = multihost.is_process_0()
-        self.profile_dir = profile if self._writes else ""
+        self._profile_dir = profile if self._writes else ""
         if checkpoint_dir:
             self._checkpoints = epath.Path(checkpoint_dir) / run_dir.name
         else:
@@ -76,41 +48,35 @@ class TrainingLog:
         self._run_dir = run_dir
         self._stop = stop
         self._tensorboard = tensorboard and self._writes
-        self._current: _Current  # set by `trial`
 
     @contextlib.contextmanager
-    def trial(self, index: int, count: int):
-        """Everything that is logged inside belongs to training `index` of `count`."""
+    def trial(self, index: int, count: int) -> Iterator["TrainingLog"]:
+        """The log of training `index` of `count`, open inside."""
         with contextlib.ExitStack() as until_it_ends:
             progress = Progress(
                 label=f"run {index + 1} of {count}, " if count > 1 else "",
                 hidden=not self._writes,
                 write=lambda line: logging.info("%s", line),
             )
-            self._current = _Current(
-                index=index,
-                first_record=self._place_of_first_record(index),
-                progress=until_it_ends.enter_context(progress),
-                until_it_ends=until_it_ends,
-            )
+            until_it_ends.enter_context(progress)
+            events = None
+            if self._tensorboard:
+                directory = self._run_dir.path / "tensorboard" / f"cell={index}"
+                events = until_it_ends.enter_context(_Events(directory))
             if self._writes and self._shares_checkpoints:
                 # A run in another results directory must
                 # not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
                 runs.lock_path(self._checkpoints, until_it_ends)
-            yield
-
-    def _place_of_first_record(self, index: int) -> int:
-        """Where in the run's records those of a training begin, or will."""
-        for place, record in enumerate(self._run_dir.records):
-            if record["cell"] == index:
-                return place
-        return len(self._run_dir.records)
-
-    @property
-    def checkpoint_dir(self) -> epath.Path:
-        """Where the checkpoints of this training are kept."""
-        return self._checkpoints_of(self._current.index)
+            yield TrainingLog(
+                index=index,
+                run_dir=self._run_dir,
+                stop=self._stop,
+                progress=progress,
+                events=events,
+                checkpoint_dir=self._checkpoints_of(index),
+                profile_dir=self._profile_dir,
+            )
 
     def _checkpoints_of(self, index: int) -> epath.Path:
         return self._checkpoints / f"cell={index}"
@@ -124,17 +90,56 @@ class TrainingLog:
                     runs.lock_path(self._checkpoints, lock)
                 path.rmtree()
 
+
+class TrainingLog:
+    """The log of one training, with the methods of `train.loop.Log`.
+
+    Each record has the training's index as "cell". A resumed training finds the records
+    that it wrote before; `rewind` drops those that came after its checkpoint.
+
+    Args:
+      index: of the training.
+      run_dir: the `runs.RunDir` that records go to.
+      stop: whether SIGTERM or Ctrl-C has come.
+      progress: shows how far the training is.
+      events: those of TensorBoard, if they are wanted.
+      checkpoint_dir: where the checkpoints of this training are kept.
+      profile_dir: where a trace of some steps goes; none if empty.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        run_dir: Any,
+        stop: Stop,
+        progress: Progress,
+        events: "_Events | None",
+        checkpoint_dir: epath.Path,
+        profile_dir: str,
+    ):
+        self.checkpoint_dir = checkpoint_dir
+        self.profile_dir = profile_dir
+        self._index = index
+        self._run_dir = run_dir
+        self._stop = stop
+        self._progress = progress
+        self._events = events
+        self._first_record = _place_of_first_record(run_dir.records, index)
+        self._dispatches = 0
+        self._has_warned = False  # that it takes long
+
     @property
     def records(self) -> list[dict]:
         """The records of this training."""
-        return self._run_dir.records[self._current.first_record :]
+        return self._run_dir.records[self._first_record :]
 
     def append(self, record: dict) -> None:
         """Writes a record to metrics.jsonl, as text and as events for TensorBoard."""
-        self._run_dir.append({"cell": self._current.index, **record}, may_wait=True)
-        self.say(self._current.progress.line(record))
-        if self._tensorboard:
-            self._write_events(record)
+        self._run_dir.append({"cell": self._index, **record}, may_wait=True)
+        self.say(self._progress.line(record))
+        if self._events is not None:
+            self._events.write(record)
 
     def flush(self) -> None:
         """Puts all records on disk."""
@@ -146,7 +151,7 @@ class TrainingLog:
 
     def rewind(self, count: int) -> None:
         """Drops all records of this training but the first `count`."""
-        self._run_dir.rewind(self._current.first_record + count)
+        self._run_dir.rewind(self._first_record + count)
 
     def stop_requested(self) -> bool:
         """Whether SIGTERM or Ctrl-C has come; then save and raise `run.Interrupted`."""
@@ -154,42 +159,59 @@ class TrainingLog:
 
     def say(self, line: str) -> None:
         """Logs one line, above the progress bar if there is one."""
-        self._current.progress.say(line)
+        self._progress.say(line)
 
     def phase(self, name: str, step: int, steps: int) -> None:
         """Shows what begins at `step` of `steps`."""
-        self._current.progress.phase(name, step, steps)
-        if self._current.phases and name == "compiling" and step:
+        self._progress.phase(name, step, steps)
+        if name == "compiling" and step:
             self.say(f"resuming from step {step} of {steps}")
-        self._current.phases += 1
 
     def progress(self, step: int, loss: float | None, seconds_left: float) -> None:
         """Moves the bar to `step`; says once, early on, if the training will be long.
 
         The loss is None in the evaluation before the first step.
         """
-        current = self._current
         if loss is not None:
-            current.dispatches += 1
-        early = current.dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
-        if early and seconds_left > LONG_SECONDS and not current.has_warned:
-            current.has_warned = True
+            self._dispatches += 1
+        early = self._dispatches in (0, DISPATCHES_BEFORE_ESTIMATE)
+        if early and seconds_left > LONG_SECONDS and not self._has_warned:
+            self._has_warned = True
             self.say(_long_training(seconds_left))
-        current.progress.progress(step, loss, seconds_left)
+        self._progress.progress(step, loss, seconds_left)
 
-    def _write_events(self, record: dict) -> None:
+
+class _Events(contextlib.AbstractContextManager):
+    """Event files for TensorBoard in a directory, which the first record makes."""
+
+    def __init__(self, directory: epath.Path):
+        self._directory = directory
+        self._writer: Any = None
+
+    def write(self, record: dict) -> None:
+        """Writes the numbers of a record."""
         step = record["step"]
-        if self._current.writer is None:
+        if self._writer is None:
             import tensorboardX
 
             # A resumed training writes the events after its checkpoint again.
-            directory = (
-                self._run_dir.path / "tensorboard" / f"cell={self._current.index}"
+            self._writer = tensorboardX.SummaryWriter(
+                str(self._directory), purge_step=step
             )
-            writer = tensorboardX.SummaryWriter(str(directory), purge_step=step)
-            self._current.writer = self._current.until_it_ends.enter_context(writer)
         for name, value in _scalars(record).items():
-            self._current.writer.add_scalar(f"{record['kind']}/{name}", value, step)
+            self._writer.add_scalar(f"{record['kind']}/{name}", value, step)
+
+    def __exit__(self, *_) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _place_of_first_record(records: list[dict], index: int) -> int:
+    """Where among a run's records those of training `index` begin, or will."""
+    for place, record in enumerate(records):
+        if record["cell"] == index:
+            return place
+    return len(records)
 
 
 def _long_training(seconds_left: float) -> str:

@@ -111,10 +111,7 @@ def will_converge(
     R = square_matrix("R", R)
     depth = check_whole("depth", depth)
     Sigma, eigenvalues = second_moment.check_second_moment(Sigma)
-    if R.shape != Sigma.shape:
-        raise ValueError(
-            f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}"
-        )
+    second_moment.check_same_shape(R, Sigma)
     if not Sigma.any():
         raise ValueError("Sigma must not be zero")
     kept = second_moment.kept_part(Sigma)

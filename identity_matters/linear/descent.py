@@ -244,6 +244,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
         }
 
     ends = jax.vmap(descend)(A)
+    # `vmap` has sorted the names.
     names = ("updates", "converged", "excess_risk", "norm")
     return {name: np.asarray(ends[name]) for name in names}
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters import matrices
 from identity_matters.checks import real_array, square_matrix
 from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.one_pace import one_pace
@@ -160,10 +161,10 @@ def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
     """
     A = real_array("A", A, axes=3)
     R = square_matrix("R", R)
-    end_to_end = np.eye(len(R))
-    for layer in A:
-        end_to_end = end_to_end + layer @ end_to_end
-    return float(np.linalg.norm(end_to_end - R) / np.linalg.norm(R))
+    if A.shape[1:] != R.shape:
+        raise ValueError(f"A must be [depth, {len(R)}, {len(R)}], got {A.shape}")
+    error = matrices.residual_product(A) - R
+    return float(np.linalg.norm(error) / np.linalg.norm(R))
 
 
 def _polar(target: Target, depth: int) -> Factorization:

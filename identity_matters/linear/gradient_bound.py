@@ -75,6 +75,7 @@ def gradient_lower_bound(
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         real_array(name, array)
+    # For every form, since it checks the shapes and dtypes.
     excess = float(model.excess_risk(A, R, Sigma))
     tau = float(model.max_spectral_norm(A))
     if not tau < 1:
@@ -139,7 +140,8 @@ def right_over_left(
     depth = np.asarray(depth)
     second_moments = np.asarray(Sigma)
     if form == "corrected":
-        E = _end_to_end(np.asarray(A)) - np.asarray(R)
+        layers = np.moveaxis(np.asarray(A), 1, 0)
+        E = matrices.residual_product(layers) - np.asarray(R)
         right = _corrected_right(depth, tau, E, second_moments)
         squared_gradient, _ = pending
     else:
@@ -148,14 +150,6 @@ def right_over_left(
         right = BOUNDS[form](depth, tau, sigma, np.asarray(excess))
     with np.errstate(invalid="ignore"):
         return right / np.asarray(squared_gradient)
-
-
-def _end_to_end(A: np.ndarray) -> np.ndarray:
-    """``(I + A_l) ... (I + A_1)``, f64[n, d, d], of a batch, f64[n, l, d, d]."""
-    M = np.broadcast_to(np.eye(A.shape[-1]), A[:, 0].shape)
-    for layer in np.moveaxis(A, 1, 0):
-        M = M + layer @ M
-    return M
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:
@@ -179,10 +173,7 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     depth = check_whole("depth", depth)
     tau = real_number("tau", tau)
     matrix, eigenvalues = second_moment.check_second_moment(Sigma)
-    if R.shape != matrix.shape:
-        raise ValueError(
-            f"R and Sigma must be d x d, got shapes {R.shape} and {matrix.shape}"
-        )
+    second_moment.check_same_shape(R, matrix)
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
     sign, _ = np.linalg.slogdet(R)  # the determinant itself may underflow

@@ -57,6 +57,14 @@ def invariant_spaces(R: Shifted) -> tuple[list[InvariantPlane], list[Line]]:
     return planes, lines
 
 
+def nonreal_eigenvalue(plane: InvariantPlane) -> complex:
+    """That of a plane's ``x + i y`` and ``x - i y`` in the upper half plane."""
+    matrix = plane.matrix
+    x = (matrix[0, 0] + matrix[1, 1]) / 2
+    y = (matrix[1, 0] - matrix[0, 1]) / 2
+    return complex(x, abs(y))
+
+
 def _is_rounding(matrix: np.ndarray, size: float) -> bool:
     """Whether `matrix`, f64[d, d], may be only the rounding of numbers of this size."""
     rounding = _ROUNDINGS * len(matrix) * np.finfo(float).eps * size

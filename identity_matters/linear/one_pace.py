@@ -21,6 +21,7 @@ from identity_matters.linear.invariant_spaces import (
     InvariantPlane,
     Line,
     invariant_spaces,
+    nonreal_eigenvalue,
 )
 from identity_matters.linear.matrix_powers import (
     RotationForm,
@@ -107,14 +108,19 @@ def isoclinic_turns(R: np.ndarray, x: np.ndarray, angle: float) -> list[Rotation
       x: f64[4], a unit vector.
       angle: radians, at least pi: x turns away from R x, and comes to it from behind.
     """
-    end = R @ x / np.linalg.norm(R @ x)
-    across = (x @ end) * x - end
+    _, across = end_and_across(R, x)
     basis, triangle = np.linalg.qr(np.stack([x, across], axis=1), mode="complete")
     basis[:, :2] *= np.where(np.diag(triangle) < 0, -1, 1)
     return [
         RotationForm(basis=basis, angles=np.array([angle, side * angle]))
         for side in (1, -1)
     ]
+
+
+def end_and_across(R: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The direction of R x, f64[d], and minus its part across the unit vector x."""
+    end = R @ x / np.linalg.norm(R @ x)
+    return end, (x @ end) * x - end
 
 
 def _norm_of_layers(R: np.ndarray, turn: RotationForm, depth: int) -> float:
@@ -141,16 +147,9 @@ def _plane_over_pair(target: Target) -> tuple[InvariantPlane, list[Line]]:
     plane = planes[0]
     a = -lines[0].value
     b = -lines[1].value
-    if abs(_nonreal_eigenvalue(plane) + (a + b) / 2) >= (a - b) / 2:
+    if abs(nonreal_eigenvalue(plane) + (a + b) / 2) >= (a - b) / 2:
         raise NotApplicableError("the nonreal eigenvalues are not over the pair")
     return plane, lines
-
-
-def _nonreal_eigenvalue(plane: InvariantPlane) -> complex:
-    """``r e^{i alpha}`` in the upper half plane."""
-    x = (plane.matrix[0, 0] + plane.matrix[1, 1]) / 2
-    y = (plane.matrix[1, 0] - plane.matrix[0, 1]) / 2
-    return complex(x, abs(y))
 
 
 class _Edge:
@@ -170,7 +169,7 @@ class _Edge:
         self.eigenvector = line.vector
         self.in_plane = plane.columns[:, 0]
         self.c = -line.value
-        eigenvalue = _nonreal_eigenvalue(plane)
+        eigenvalue = nonreal_eigenvalue(plane)
         self.p_plus_1 = (eigenvalue.real + self.c) / self.c
         self.p = eigenvalue.real / self.c
         self.q = eigenvalue.imag / self.c

@@ -25,6 +25,7 @@ from identity_matters.linear.invariant_spaces import (
     InvariantPlane,
     Line,
     invariant_spaces,
+    nonreal_eigenvalue,
     paired_moduli,
 )
 from identity_matters.linear.one_pace import one_pace
@@ -173,7 +174,7 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
         planes, lines = invariant_spaces(R)
     negative, positive = _split_by_sign(lines, R.shift)
     # Only far from the identity, where shift is 0, are there negative eigenvalues.
-    _refuse_discs([plane.matrix for plane in planes], [line.value for line in negative])
+    _refuse_discs(planes, negative)
     blocks = [_block_of_line(line, R.shift, depth) for line in positive]
     for plane in [*planes, *_planes_of_pairs(negative)]:
         blocks.append(_plane(Shifted(plane.matrix, R.shift), plane.columns, depth))
@@ -206,17 +207,17 @@ def _split_by_sign(lines: list[Line], shift: float) -> tuple[list[Line], list[Li
     return negative, positive
 
 
-def _refuse_discs(planes: Sequence[np.ndarray], negative: Sequence[float]) -> None:
+def _refuse_discs(planes: list[InvariantPlane], negative: list[Line]) -> None:
     """Refuses a nonreal eigenvalue in the disc over a negative pair."""
+    pairs = paired_moduli(np.array([line.value for line in negative]))
     for plane in planes:
-        # The eigenvalues are x + i y and x - i y.
-        x = (plane[0, 0] + plane[1, 1]) / 2
-        y = (plane[1, 0] - plane[0, 1]) / 2
-        for b, a in paired_moduli(np.array(negative)):
-            if np.hypot(x + (a + b) / 2, y) < (a - b) / 2:
+        eigenvalue = nonreal_eigenvalue(plane)
+        for b, a in pairs:
+            if abs(eigenvalue + (a + b) / 2) < (a - b) / 2:
                 raise NotApplicableError(
-                    f"the optimum is not known where the eigenvalue {x:.6g} +"
-                    f" {abs(y):.6g} i lies in the disc over {-a:.6g} and {-b:.6g}"
+                    f"the optimum is not known where the eigenvalue"
+                    f" {eigenvalue.real:.6g} + {eigenvalue.imag:.6g} i lies in the disc"
+                    f" over {-a:.6g} and {-b:.6g}"
                 )
 
 

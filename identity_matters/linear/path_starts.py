@@ -23,7 +23,7 @@ import numpy as np
 
 from identity_matters.linear.lower_bound import forced_vector
 from identity_matters.linear.matrix_powers import RotationForm
-from identity_matters.linear.one_pace import isoclinic_turns
+from identity_matters.linear.one_pace import end_and_across, isoclinic_turns
 from identity_matters.linear.optimum import longest_step_in_plane
 from identity_matters.linear.shortest_path import PathSettings
 from identity_matters.linear.target import Target
@@ -118,8 +118,7 @@ def _turns_at_one_pace(R: np.ndarray) -> list[RotationForm]:
     x = forced_vector(R)
     if x is None:
         return []
-    end = R @ x / np.linalg.norm(R @ x)
-    across = (x @ end) * x - end
+    end, across = end_and_across(R, x)
     # 2 pi less the angle between x and R x, in [pi, 2 pi).
     the_long_way = float(np.pi + np.arctan2(np.linalg.norm(across), -x @ end))
     return isoclinic_turns(R, x, the_long_way)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from identity_matters import matrices
 from identity_matters.matrices import spectral_norms
 from identity_matters.random_matrices import (
     orthogonal,
@@ -163,10 +164,8 @@ def targets_of_layers(rng: np.random.Generator, A: np.ndarray) -> np.ndarray:
     product of the layers plus a tenth of such a matrix, and a third that product plus a
     rank-one error.
     """
-    count, depth, width, _ = A.shape
-    product = np.broadcast_to(np.eye(width), (count, width, width))
-    for layer in range(depth):
-        product = product + A[:, layer] @ product
+    count, _, width, _ = A.shape
+    product = matrices.residual_product(np.moveaxis(A, 1, 0))
     size = 10 ** rng.uniform(-2, 2, (count, 1, 1))
     gaussian = rng.standard_normal((count, width, width))
     rank_one = gaussian[:, :, :1] * rng.standard_normal((count, 1, width))

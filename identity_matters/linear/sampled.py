@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from identity_matters import matrices
 from identity_matters.array_types import Array
 from identity_matters.checks import square_matrix
 from identity_matters.linear import second_moment
@@ -48,10 +49,7 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
     """
     R = square_matrix("R", R)
     Sigma, _ = second_moment.check_second_moment(Sigma)
-    if R.shape != Sigma.shape:
-        raise ValueError(
-            f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}"
-        )
+    second_moment.check_same_shape(R, Sigma)
     if not 0 <= noise_std < math.inf:
         raise ValueError(f"noise_std must be 0 or more and finite, got {noise_std}")
     kept = second_moment.kept_part(Sigma)
@@ -112,11 +110,12 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
     power = jnp.matmul(jnp.swapaxes(A, 1, 2), A, precision=_EXACT)
     logarithm = jnp.zeros(len(A), power.dtype)
     for squaring in range(squarings + 1):
+        if squaring:
+            power = jnp.matmul(power, power, precision=_EXACT)
         trace = jnp.trace(power, axis1=1, axis2=2)
         # Scaled to trace 1, so that nothing overflows; a zero matrix stays zero.
         power = power / jnp.where(trace > 0, trace, 1)[:, None, None]
         logarithm = logarithm + jnp.log(trace) / 2**squaring
-        power = jnp.matmul(power, power, precision=_EXACT)
     return jnp.exp(logarithm / 2)
 
 
@@ -164,10 +163,8 @@ def descend(
     norm = np.empty((runs, updates + 1))
     for step in range(updates + 1):
         # inputs[i] is N_i, the product of the layers before layer i.
-        inputs = [np.broadcast_to(np.eye(d), (runs, d, d))]
-        for layer in A:
-            inputs.append(inputs[-1] + layer @ inputs[-1])
-        E = inputs.pop() - problem.R
+        *inputs, end_to_end = matrices.partial_products(A)
+        E = end_to_end - problem.R
         excess[:, step] = np.sum(E * (E @ problem.Sigma), axis=(1, 2))
         norm[:, step] = np.sqrt(np.max(np.sum(A**2, axis=(2, 3)), axis=0))
         if step == updates:

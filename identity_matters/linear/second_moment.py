@@ -45,6 +45,14 @@ class KeptPart(NamedTuple):
         return np.sum(squares, axis=(-2, -1))
 
 
+def check_same_shape(R: np.ndarray, Sigma: np.ndarray) -> None:
+    """Raises ValueError unless both, square matrices, are d x d."""
+    if R.shape != Sigma.shape:
+        raise ValueError(
+            f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}"
+        )
+
+
 def kept_part(Sigma: np.ndarray) -> KeptPart:
     """Drops the eigenvalues of Sigma, f64[..., d, d], up to 64 d eps ||Sigma||.
 

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from experiments.images import comparisons, protocol
+from experiments.images import comparisons, protocol, verdicts
 from experiments.images.data import load_data
 from experiments.images.settings import ALL_CONV_RESIDUAL, DATA, DIGITS
 from experiments.run import RESULT
@@ -145,11 +145,11 @@ def test_verdicts_at_two_depths(with_identity, plain, verdict):
 def test_what_differs_and_what_has_failed():
     # Two standard errors of the difference of errors near 15 % of 10,000 images are
     # 1.01 points.
-    assert protocol.is_better(final(15.0), final(16.1))
-    assert not protocol.is_better(final(15.0), final(15.9))
-    assert not protocol.is_better(final(16.1), final(15.0))
-    assert protocol.is_better(final(15.0), final(diverged=True))
-    assert not protocol.is_better(final(diverged=True), final(diverged=True))
+    assert verdicts.errs_less(final(15.0), final(16.1))
+    assert not verdicts.errs_less(final(15.0), final(15.9))
+    assert not verdicts.errs_less(final(16.1), final(15.0))
+    assert verdicts.errs_less(final(15.0), final(diverged=True))
+    assert not verdicts.errs_less(final(diverged=True), final(diverged=True))
     assert protocol.failed(final(diverged=True)) and protocol.failed(
         final(train_error=80.0)
     )

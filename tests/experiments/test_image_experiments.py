@@ -9,7 +9,7 @@ import pytest
 from experiments.images import cifar, comparisons, imagenet, protocol, train
 from experiments.run import RESULT
 from experiments.run.signals import Stop
-from experiments.run.training_log import TrainingLog
+from experiments.run.training_log import TrainingLog, TrainingLogs
 from identity_matters import runs
 from identity_matters import train as library_train
 from identity_matters.preprocessing import Preprocessing
@@ -56,11 +56,11 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
         library_train.load(run.path)
     # It does not go on from there on other images.
     training.fingerprint = {"sha256": "other"}
-    log = TrainingLog(Run(run.path), None)
+    logs = TrainingLogs(Run(run.path), None)
     refused = pytest.raises(
         runs.RunError, match=r"images\.sha256 is .* and 'other' here"
     )
-    with log.trial(0, 1), refused:
+    with logs.trial(0, 1) as log, refused:
         training.run(jax.random.key(0), log)
 
 
@@ -108,8 +108,8 @@ def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
     if module is comparisons:
         rate = changes["optim.learning_rate"]
         training = protocol.make_training(training, rate)
-    log = TrainingLog(Run(tmp_path), Stop())
-    with log.trial(0, 1):
+    logs = TrainingLogs(Run(tmp_path), Stop())
+    with logs.trial(0, 1) as log:
         result = training.run(jax.random.key(0), log)
         trained = library_train.load(log.checkpoint_dir)
     data = training.task.data
@@ -164,8 +164,8 @@ class Run:
 def test_a_log_says_what_a_run_will_take_and_where_it_goes_on(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(TrainingLog, "say", lambda self, line: said.append(line))
-    log = TrainingLog(Run(tmp_path), None, False, "", "")
-    with log.trial(0, 1):
+    logs = TrainingLogs(Run(tmp_path), None, False, "", "")
+    with logs.trial(0, 1) as log:
         log.phase("restoring", 0, 900)
         log.phase("compiling", 300, 900)
         for step in range(301, 310):
@@ -174,7 +174,7 @@ def test_a_log_says_what_a_run_will_take_and_where_it_goes_on(tmp_path, monkeypa
     assert said[0] == "resuming from step 300 of 900"
     assert said[1].startswith("this takes about 2.0 hours on this machine, until ")
     assert said[2:] == ["step 309/900: test error 12.35 %, 2:00:00 left"]
-    with log.trial(1, 2):
+    with logs.trial(1, 2) as log:
         log.phase("evaluating", 0, 900)
         log.progress(0, None, 3000.0)
     assert len(said) == 3
@@ -182,7 +182,7 @@ def test_a_log_says_what_a_run_will_take_and_where_it_goes_on(tmp_path, monkeypa
 
 def test_two_runs_do_not_share_checkpoints(tmp_path):
     logs = [
-        TrainingLog(Run(tmp_path), None, False, "", str(tmp_path / "ck"))
+        TrainingLogs(Run(tmp_path), None, False, "", str(tmp_path / "ck"))
         for _ in range(2)
     ]
     other = logs[1].trial(0, 1)
@@ -197,12 +197,12 @@ def test_two_runs_do_not_share_checkpoints(tmp_path):
 
 KILL = """
 import os, runpy
-from experiments.run.training_log import TrainingLog
-real = TrainingLog.delete_checkpoints
+from experiments.run.training_log import TrainingLogs
+real = TrainingLogs.delete_checkpoints
 def delete(*arguments):
     real(*arguments) if {after} else None
     os.kill(os.getpid(), 9)
-TrainingLog.delete_checkpoints = delete
+TrainingLogs.delete_checkpoints = delete
 runpy.run_module("experiments.images.comparisons", run_name="__main__", alter_sys=True)
 """
 
