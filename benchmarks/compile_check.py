@@ -196,15 +196,15 @@ def attempt(lower: Callable[[], Program], devices: list) -> dict:
     except (ValueError, jax.errors.JaxRuntimeError) as error:
         return {**result, "problem": runs.first_line(error)}
     result["compiler_seconds"] = time.perf_counter() - started
-    needed_bytes = _needed_bytes(compiled)
-    total_bytes = sum(needed_bytes.values())
+    memory = _memory_fields(compiled)
+    total_bytes = needed_bytes(memory)
     device_bytes, _ = flops.memory_limits(kind)
     result["fits"] = device_bytes is None or total_bytes <= device_bytes
     if not result["fits"]:
         result["problem"] = f"needs {total_bytes:.4g} of {device_bytes:.4g} bytes"
     return {
         **result,
-        **needed_bytes,
+        **memory,
         "device_memory_bytes": device_bytes,
         "steps": program.steps,
         "examples": program.examples,
@@ -213,7 +213,17 @@ def attempt(lower: Callable[[], Program], devices: list) -> dict:
     }
 
 
-def _needed_bytes(compiled: jax.stages.Compiled) -> dict[str, int]:
+def needed_bytes(record: dict) -> int:
+    """All bytes of one device's memory that a program takes, from its record."""
+    return (
+        record["argument_bytes"]
+        + record["result_bytes"]
+        + record["temporary_bytes"]
+        + record["code_bytes"]
+    )
+
+
+def _memory_fields(compiled: jax.stages.Compiled) -> dict[str, int]:
     """The bytes of one device's memory that a program takes, by what takes them."""
     memory: Any = compiled.memory_analysis()
     return {

@@ -206,7 +206,7 @@ def page(records: list[dict]) -> str:
     rows = [_row(training) for training in trainings]
     rows += [_row_of_table_2(slice_, trainings) for slice_ in _slices(trainings)]
     others = [
-        f"* {_name(record)}: {_needed_bytes(record) / 1e9:.2g} GB on each chip."
+        f"* {_name(record)}: {_needed_gb(record):.2g} GB on each chip."
         for record in records
         if record["fits"] and record["part"] not in ("train", "evaluate")
     ]
@@ -250,7 +250,6 @@ def _row(training: Training) -> str:
     _, _, variant = training.program.partition(":")
     estimate = estimated_seconds(step)
     is_limited_by_compute = step["arithmetic_seconds"] >= step["memory_seconds"]
-    memory_gb = _needed_bytes(step) / 1e9
     return _table_row(
         variant,
         step["slice"],
@@ -260,7 +259,7 @@ def _row(training: Training) -> str:
         _milliseconds(link_seconds(step)) if step["devices"] > 1 else "",
         "compute" if is_limited_by_compute else "memory",
         f"{step['moved_bytes'] / 1e9:.2f}",
-        f"{memory_gb:.1f} of {step['device_memory_bytes'] / 1e9:.0f}",
+        f"{_needed_gb(step):.1f} of {step['device_memory_bytes'] / 1e9:.0f}",
         f"{training.hours(least_seconds):.2g}",
         f"{training.hours(likely_seconds):.2g}",
     )
@@ -296,11 +295,8 @@ def _name(record: dict) -> str:
     return f"{record['program']}, {record['part']}, on {record['slice']}"
 
 
-def _needed_bytes(record: dict) -> float:
-    """Bytes of a chip's memory that a program takes."""
-    return sum(
-        record[f"{name}_bytes"] for name in ("argument", "result", "temporary", "code")
-    )
+def _needed_gb(record: dict) -> float:
+    return compile_check.needed_bytes(record) / 1e9
 
 
 def _section(heading: str, lines: list[str]) -> list[str]:

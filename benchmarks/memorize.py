@@ -3,9 +3,10 @@
 Building a network needs, for every point, its largest inner product with any later
 point: half of one n x n x k product. Verifying it needs U h and V relu(...) for all
 points: two such products. Each is timed as a whole against bare, blocked and jitted
-products of the same shapes, whose results are written to memory and not used. Expected
-at n = 131,072: at most 2 times the bare products, and less than 2 GB in a process that
-builds and verifies, JAX included; time growing as n^2.
+products, whose results are written to memory and not used: building against the whole
+n x n x k product, and verifying against its two. Expected at n = 131,072: at most 2
+times the bare products, and less than 2 GB in a process that builds and verifies, JAX
+included; time growing as n^2.
 
 Command: python -m benchmarks.memorize
 Hardware: 2 CPU cores. Time: about two minutes.

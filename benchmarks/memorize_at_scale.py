@@ -21,9 +21,10 @@ import numpy as np
 from benchmarks import shared
 from experiments import run
 from experiments.run.settings import configs
-from experiments.run.verdicts import largest, total, under_attack, where
+from experiments.run.verdicts import total, under_attack
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import block_parameters
+from identity_matters.report.records import totals_of_slices
 
 VARIANTS = ()
 OTHER_VARIANTS = {
@@ -145,31 +146,9 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
     }
 
 
-def totals(records: list[dict]) -> list[dict]:
-    """One dict for each n, from the records of its slices.
-
-    A network that was built again after an interruption counts with its quickest build.
-    """
-    sizes = sorted({record["examples"] for record in records})
-    return [_total(n, where(records, examples=n)) for n in sizes]
-
-
-def _total(n: int, slices: list[dict]) -> dict:
-    """Errors, seconds and peak memory of one n, over all of its slices."""
-    return {
-        "examples": n,
-        "errors": total(slices, "errors"),
-        "certified": all(record["certified"] for record in slices),
-        "max_abs_error": largest(slices, "max_abs_error"),
-        "build_seconds": min(record["build_seconds"] for record in slices),
-        "run_seconds": total(slices, "run_seconds"),
-        "peak_memory_gigabytes": largest(slices, "peak_memory_gigabytes"),
-    }
-
-
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Whether every network is certified and errs on no point."""
-    sums = totals(records)
+    sums = totals_of_slices(records)
     at_most = sums[-1]
     metrics = {
         **{name: at_most[name] for name in at_most if name != "certified"},

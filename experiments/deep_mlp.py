@@ -161,11 +161,7 @@ def judge_orthogonal(settings: dict, records: list[dict]) -> run.Verdict:
 def judge_relu(settings: dict, records: list[dict]) -> run.Verdict:
     """With the identity all nets train and gradients are even; without it, neither."""
     nets = _records_by_net(settings, records)
-    metrics = {
-        **_common_metrics(settings, records),
-        **_metrics_of_nets(nets),
-        **_norm_metrics(nets["identity"], settings["verdict"]),
-    }
+    metrics = _blog_post_metrics(nets, settings, records)
     holds = _identity_decides(nets, settings["verdict"])
     return _verdict_on_the_blog_post("blog-post-relu", metrics, holds)
 
@@ -173,16 +169,23 @@ def judge_relu(settings: dict, records: list[dict]) -> run.Verdict:
 def judge_linear(settings: dict, records: list[dict]) -> run.Verdict:
     """The same for linear nets, whose weights also end at norms of order 1/l."""
     nets = _records_by_net(settings, records)
-    metrics = {
-        **_common_metrics(settings, records),
-        **_metrics_of_nets(nets),
-        **_norm_metrics(nets["identity"], settings["verdict"]),
-    }
+    metrics = _blog_post_metrics(nets, settings, records)
     ratio = metrics["identity_norm_times_depth_ratio_at_equal_rates"]
     largest_ratio = settings["verdict"]["norm_times_depth_ratio"]
     is_of_order = ratio is not None and ratio <= largest_ratio
     holds = _identity_decides(nets, settings["verdict"]) and is_of_order
     return _verdict_on_the_blog_post("blog-post-linear", metrics, holds)
+
+
+def _blog_post_metrics(
+    nets: dict[str, list[dict]], settings: dict, records: list[dict]
+) -> dict:
+    """Those of all nets, of each net, and of the norms with the identity."""
+    return {
+        **_common_metrics(settings, records),
+        **_metrics_of_nets(nets),
+        **_norm_metrics(nets["identity"], settings["verdict"]),
+    }
 
 
 def _verdict_on_the_blog_post(claim: str, metrics: dict, holds: bool) -> run.Verdict:

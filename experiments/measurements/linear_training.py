@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 
+from experiments.linear_training import RESIDUAL
 from experiments.run.measuring import generator
 from experiments.run.trials import without
 from identity_matters import paper, random_matrices
@@ -17,7 +18,6 @@ from identity_matters.linear import (
     random_targets,
 )
 
-_RESIDUAL = "residual"  # networks of any other kind are standard: A = W - I
 CURVE_POINTS = 100  # most points of a curve that are kept
 
 
@@ -97,7 +97,8 @@ def measure_depth(trial, key) -> dict:
     rng = generator(key)
     depth = trial.depth
     A = trial.std * rng.standard_normal((depth, trial.width, trial.width))
-    if trial.network != _RESIDUAL:
+    if trial.network != RESIDUAL:
+        # The matrices of a standard network are W = I + A.
         A = A - np.eye(trial.width)
     best = min((descend(trial, A, rules) for rules in trial.rules), key=_rank)
     promised = descent.guaranteed_decrease(
@@ -110,7 +111,7 @@ def measure_depth(trial, key) -> dict:
         "bound_v3_times_depth": depth * bound_v3,
         "bound_iclr2017_times_depth": depth * bound_iclr2017,
     }
-    if trial.network == _RESIDUAL:
+    if trial.network == RESIDUAL:
         least_norm = lower_bound.norm_lower_bound(trial.R, depth)
         measured["least_norm_times_depth"] = depth * least_norm
     return measured

@@ -63,6 +63,10 @@ def parse(
     setting. A file's get_config gives changed settings of one of our variants, whose
     scale they get. ``--help`` prints its text and raises SystemExit.
 
+    `_choose_variant` reads ``--config=`` itself: absl's flag of that name wants a file,
+    and our variants need none. absl parses all other flags, those that change settings
+    among them.
+
     Raises:
       ValueError: the command line is invalid; the message is one line.
     """
@@ -118,6 +122,7 @@ def _change_settings(config: ml_collections.ConfigDict, argv: list[str]) -> None
     """Parses all flags; ``--config.NAME=VALUE`` changes `config` in place."""
     if "--config" in argv:
         raise ValueError("write --config=:VARIANT, with an equals sign")
+    # Without what `_choose_variant` has read.
     argv = [word for word in argv if not word.startswith("--config=")]
     changed = [
         word.split("=")[0].lstrip("-")

@@ -51,6 +51,7 @@ def _was_raised_by_a_statement_of(
     failed = inspect.getframeinfo(where, context=1)
     if failed.code_context is None or failed.positions is None:  # there is no source
         return False
-    source = failed.code_context[0][failed.positions.col_offset :]
+    # Python can be told to keep no columns; then the line itself must begin so.
+    source = failed.code_context[0][failed.positions.col_offset :].lstrip()
     package = where.tb_frame.f_globals.get("__name__", "").split(".")[0]
     return package in packages and source.startswith("raise ")

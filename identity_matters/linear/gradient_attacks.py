@@ -102,16 +102,16 @@ def smallest_scalar_counterexample(
 ) -> ScalarPoint | None:
     """The first d = 1 point that violates eq. (2.3), by depth, then A, then R + Sigma.
 
-    Layers are 0, -1/2 or 1/2, in this order;
-    R is 1 ... max_integer and Sigma 1 ... max_sigma. None if no such point fails;
-    KeyError for an unknown form. The arithmetic is exact and shares only the right-hand
-    side with the floating-point version.
+    Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ...
+    max_sigma. None if no such point fails; KeyError for an unknown form. The arithmetic
+    is exact and shares only the right-hand side with the floating-point version.
     """
+    zero = fractions.Fraction(0)
     half = fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
     ordered = sorted(data, key=lambda pair: (sum(pair), pair))
     for depth in range(1, max_depth + 1):
-        for a in itertools.product((0 * half, -half, half), repeat=depth):
+        for a in itertools.product((zero, -half, half), repeat=depth):
             for R, Sigma in ordered:
                 point = _scalar_point(a, R, Sigma, BOUNDS[form])
                 if point.right > point.squared_gradient:

@@ -100,7 +100,9 @@ def norm_lower_bound(
     R = target.R
     if depth == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
-    if closed_form and half_turns:
+    # Closed forms count half turns.
+    closed_form = closed_form and half_turns
+    if closed_form:
         optimum = known_optimum(target, depth)
         if optimum is not None:
             return optimum
@@ -109,7 +111,7 @@ def norm_lower_bound(
         bounds.append(_best_direction(R.T, depth, ascents))
     if half_turns:
         bounds.append(half_turn_bound(R, depth))
-    if closed_form and half_turns:
+    if closed_form:
         bounds.append(_bound_over_pair(target, depth))
     return min(1.0, _largest(bounds))
 

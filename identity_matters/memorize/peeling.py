@@ -19,6 +19,7 @@ def peel(
     Args:
       cells: i64[n, 3], the cells of each edge, in 0 ... table_size - 1; repeats are
         allowed.
+      table_size: how many cells there are.
     Returns:
       (edges, their free cells), both i64[m], for each round, or None if some edges
       stay.

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
+from identity_matters.net_variables import of_every_collection
 from identity_matters.nets import base
 from identity_matters.nets.all_conv_residual import AllConvResidual
 from identity_matters.nets.baselines import AllCnnC, DenseNet, ResNet, ResNetImageNet
@@ -30,7 +31,6 @@ NETS = {
     "densenet": DenseNet,
     "mlp": Mlp,
 }
-COLLECTIONS = ("params", "fixed", "batch_stats")
 
 
 def make_net(
@@ -59,7 +59,7 @@ def init_variables(
     """
     if not isinstance(key, jax.Array):
         raise TypeError(f"key must be a key, such as jax.random.key(0), got {key!r}")
-    return _of_every_collection(net.init(key, _images(image_shape)))
+    return of_every_collection(net.init(key, _images(image_shape)))
 
 
 def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
@@ -71,7 +71,7 @@ def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
     axes; other leaves are "bias", "scale", "mean" and "var". Raises ValueError if the
     net cannot take such images.
     """
-    return nn.meta.unbox(_of_every_collection(net.created(_images(image_shape))))
+    return nn.meta.unbox(of_every_collection(net.created(_images(image_shape))))
 
 
 def _images(image_shape) -> jax.ShapeDtypeStruct:
@@ -81,11 +81,6 @@ def _images(image_shape) -> jax.ShapeDtypeStruct:
             f"image_shape must be (h, w, c), each from 1, got {image_shape}"
         )
     return jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-
-
-def _of_every_collection(variables) -> dict:
-    """The variables with an empty dict for each collection that the net lacks."""
-    return {name: variables.get(name, {}) for name in COLLECTIONS}
 
 
 def apply_net(

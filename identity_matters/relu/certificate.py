@@ -278,7 +278,7 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
     inverse = exact(np.linalg.inv(rounded))
     defect = norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
     _require(
-        Fraction(1, 2) > defect,
+        defect < Fraction(1, 2),
         "||I - C F'|| must be below 1/2",
         defect,
         Fraction(1, 2),

@@ -19,6 +19,8 @@ from identity_matters import solvers
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
+OBJECTIVES = ("ratio", "slack")  # of `search`
+
 
 @jax.jit
 def bound_and_squared_gradient(
@@ -109,7 +111,11 @@ def search(
         coefficient.
       steps: of projected Adam.
       learning_rate: in units of `norm`.
+    Raises:
+      ValueError: there is no such objective.
     """
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective must be one of {OBJECTIVES}, got {objective!r}")
 
     def log_ratio(weights, sample):
         value, gradient = jax.value_and_grad(model.risk)(weights, sample)

@@ -43,3 +43,31 @@ def _without_lists(row: dict) -> list[dict]:
         entry_of = dict(zip(lists, entries, strict=True))
         expanded += _without_lists(row | entry_of)
     return expanded
+
+
+def totals_of_slices(records: list[dict]) -> list[dict]:
+    """One row for each number n of examples, over the slices that a network ran on.
+
+    Errors and seconds of running are sums; largest errors and memory are maxima. A
+    network that was built again after an interruption counts with its quickest build.
+    """
+    sizes = sorted({record["examples"] for record in records})
+    return [
+        _total(n, [record for record in records if record["examples"] == n])
+        for n in sizes
+    ]
+
+
+def _total(n: int, slices: list[dict]) -> dict:
+    """The row of one n."""
+    return {
+        "examples": n,
+        "errors": sum(record["errors"] for record in slices),
+        "certified": all(record["certified"] for record in slices),
+        "max_abs_error": max(record["max_abs_error"] for record in slices),
+        "build_seconds": min(record["build_seconds"] for record in slices),
+        "run_seconds": sum(record["run_seconds"] for record in slices),
+        "peak_memory_gigabytes": max(
+            record["peak_memory_gigabytes"] for record in slices
+        ),
+    }

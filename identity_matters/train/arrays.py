@@ -12,6 +12,7 @@ import numpy as np
 from identity_matters import flops, jax_settings
 from identity_matters.batches import Arrays
 from identity_matters.checks import check_whole, plain_array
+from identity_matters.net_variables import COLLECTIONS, of_every_collection
 from identity_matters.preprocessing import Preprocessing, looks_unscaled, raw_images
 from identity_matters.train import net_source, trained_net
 from identity_matters.train.intervals import Intervals
@@ -19,7 +20,6 @@ from identity_matters.train.loop import fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.progress import ProgressLog
 from identity_matters.train.step import (
-    COLLECTIONS,
     Task,
     learning_rate_schedule,
     momentum_sgd,
@@ -200,7 +200,7 @@ def _three_collections(variables: Any) -> dict:
         )
     if not jax.tree.leaves(variables.get("params", {})):
         raise ValueError("variables must have params, those that are trained")
-    return {name: variables.get(name, {}) for name in COLLECTIONS}
+    return of_every_collection(variables)
 
 
 def _training_flops_per_example(

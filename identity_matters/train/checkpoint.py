@@ -23,6 +23,7 @@ import numpy as np
 from etils import epath
 
 from identity_matters import runs
+from identity_matters.net_variables import COLLECTIONS, of_every_collection
 from identity_matters.preprocessing import Preprocessing
 from identity_matters.train import digests, trees
 from identity_matters.train.checkpoint_storage import (
@@ -31,7 +32,6 @@ from identity_matters.train.checkpoint_storage import (
     MissingCheckpointError,
     Storage,
 )
-from identity_matters.train.step import COLLECTIONS
 
 # The constants of the preprocessing are arrays beside those of the state. No name of
 # those starts with this, as `trees` quotes it.
@@ -209,8 +209,7 @@ def read_saved(directory: str | os.PathLike[str]) -> Saved:
             raise storage.not_readable_now(newest, str(damage)) from damage
     if "variables" not in metadata:  # written before containers were kept
         nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
-        variables = {name: nested.get(name, {}) for name in COLLECTIONS}
-        return Saved(newest, variables, belongs_to=None)
+        return Saved(newest, of_every_collection(nested), belongs_to=None)
     variables = trees.join(metadata["variables"], arrays)
     return Saved(newest, variables, _net_and_preprocessing(metadata, arrays))
 

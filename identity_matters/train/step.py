@@ -22,11 +22,11 @@ import optax
 
 from identity_matters.batches import Drawn, Examples, example_keys
 from identity_matters.checks import check_whole, real_number
+from identity_matters.net_variables import COLLECTIONS
 
 # The mapped axis; nets with statistics of the whole batch,
 # such as batch norm, average over it.
 AXIS_NAME = "devices"
-COLLECTIONS = ("params", "fixed", "batch_stats")  # the variables of a net
 # Rule -> whether weight decay applies to a leaf of this name and rank.
 DECAYED = {
     "convolutions": lambda name, ndim: name == "kernel" and ndim == 4,

@@ -383,6 +383,16 @@ def test_the_bound_holds_on_random_nets(norm):
     assert (value > 0).all()
 
 
+def test_a_search_for_anything_else_is_refused():
+    rng = np.random.default_rng(7)
+    sample, _ = problems.realizable(rng, 1, FEATURES)
+    blocks = model.random_blocks(rng, np.full(1, 0.5), 2, 8, 3, True)
+    with pytest.raises(ValueError, match="objective must be one of"):
+        feature_bound.search(
+            blocks, sample, 0.5, objective="ratios", steps=1, learning_rate=0.1
+        )
+
+
 @pytest.mark.slow
 def test_the_bound_is_tight_where_v_is_zero():
     rng = np.random.default_rng(8)

@@ -2,26 +2,17 @@
 
 from collections.abc import Iterator
 
-from identity_matters.report.figures.drawing import Canvas, Points, curve, split
+from identity_matters.report.figures.drawing import Canvas, Points, curve
 from identity_matters.report.figures.registry import figure
 from identity_matters.report.figures.style import COLOURS
+from identity_matters.report.records import pick, totals_of_slices
 from identity_matters.runs import Run
 
 
 def growth_points(run: Run) -> Iterator[dict]:
-    """One row for each number n of points: seconds and memory, as `totals` has them.
-
-    A network that was built again after an interruption counts with its quickest build.
-    """
-    for examples, slices in split(run.records, "examples").items():
-        yield {
-            "examples": examples,
-            "build_seconds": min(record["build_seconds"] for record in slices),
-            "run_seconds": sum(record["run_seconds"] for record in slices),
-            "peak_memory_gigabytes": max(
-                record["peak_memory_gigabytes"] for record in slices
-            ),
-        }
+    """One row for each number n of points: seconds and memory."""
+    for row in totals_of_slices(run.records):
+        yield pick(row, "examples build_seconds run_seconds peak_memory_gigabytes")
 
 
 @figure("benchmark_memorize_at_scale", "growth", growth_points)
