@@ -2,8 +2,8 @@
 
 import functools
 import math
-import types
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,33 +17,6 @@ from identity_matters.linear import convergence, escape, model, second_moment
 # times f(0) - C; below this, rounding decides whether the risk falls
 _RISK_FLOOR = 1e-13
 _ROUNDING = 1e-12  # relative amount by which rounding may exceed a certified bound
-
-
-def build(**trial) -> types.SimpleNamespace:
-    """The trial.
-
-    Raises:
-      ValueError: the certificate or the integral rejects a setting.
-    """
-    if trial["question"] == "escape":
-        # Starts are clipped at 3 deviations, and (V5) asks for positive weights.
-        require_between(0, 1 / 3, noises=trial["noises"])
-        require_between(-math.inf, math.inf, targets=trial["target"])
-        for r in trial["target"]:
-            escape.escape_time(np.ones(trial["depth"]), r, 1.0, trial["risk"])
-    else:
-        identity = np.eye(trial["width"])
-        convergence.will_converge(identity, identity, trial["depth"])
-    if "shares" in trial:
-        _check_shares(trial["shares"])
-    return types.SimpleNamespace(**trial)
-
-
-def _check_shares(shares: tuple[float, ...]) -> None:
-    if len(shares) != 2 or not 0 < shares[0] <= shares[1] < 1:
-        raise ValueError(
-            f"shares must be (low, high), 0 < low <= high < 1, got {shares}"
-        )
 
 
 class SecondMoment(NamedTuple):
@@ -82,7 +55,28 @@ def target_at(rng: np.random.Generator, moment: SecondMoment, s0: float) -> np.n
     return identity - s0 / s0_of_direction * direction
 
 
-def measure_certified(trial, key) -> dict:
+class CertifiedTrial(NamedTuple):
+    """What `measure_certified` reads; `experiments.convergence` has the values.
+
+    Attributes:
+      depth, width: l and d.
+      problems: how many are drawn.
+      updates: of gradient descent on each problem.
+      shares: the range of s_0, over the largest that is certified.
+      sigma_condition_log10: log10 of the largest condition number of Sigma.
+      singular_percent: of the Sigma that have an eigenvalue 0, if d > 1.
+    """
+
+    depth: int
+    width: int
+    problems: int
+    updates: int
+    shares: tuple[float, float]
+    sigma_condition_log10: float
+    singular_percent: float
+
+
+def measure_certified(trial: CertifiedTrial, key: jax.Array) -> dict:
     """Gradient descent on certified problems, checked at every update."""
     rng = generator(key)
     moments = [
@@ -104,6 +98,8 @@ def measure_certified(trial, key) -> dict:
         if certificate is not None:
             certified.append((R, moment.Sigma))
             certificates.append(certificate)
+    if not certified:
+        return {"certified": 0, "left_the_ball": 0, "fell_too_slowly": 0}
     end = _descend(
         R=np.stack([R for R, _ in certified]),
         Sigma=np.stack([Sigma for _, Sigma in certified]),
@@ -123,7 +119,28 @@ def measure_certified(trial, key) -> dict:
     }
 
 
-def measure_beyond(trial, key) -> dict:
+class BeyondTrial(NamedTuple):
+    """What `measure_beyond` reads.
+
+    Attributes:
+      depth, width: l and d.
+      problems: how many are drawn for each excess.
+      updates: of gradient descent on each problem.
+      excess_over_sigma: (f - C) / sigma at zero weights.
+      condition_log10: log10 of the largest condition number of Sigma.
+      converged: a problem has, if f - C ends at most at this times that at the start.
+    """
+
+    depth: int
+    width: int
+    problems: int
+    updates: int
+    excess_over_sigma: tuple[float, ...]
+    condition_log10: float
+    converged: float
+
+
+def measure_beyond(trial: BeyondTrial, key: jax.Array) -> dict:
     """Percent of random problems on which descent from zero converges, by f(0) - C."""
     rng = generator(key)
     converged_percent = []
@@ -220,7 +237,29 @@ def _norm_bound(A):
     return jnp.max(jnp.trace(power, axis1=1, axis2=2)) ** (1 / 16)
 
 
-def measure_escape(trial, key) -> dict:
+class EscapeTrial(NamedTuple):
+    """What `measure_escape` reads.
+
+    Attributes:
+      depth: l.
+      target: the diagonal of R.
+      noises: deviations of the weights around 1.
+      draws: starts for each noise.
+      learning_rate_scale: the step size times l (1 + max |r|)^2.
+      risk: f - C at which an entry has reached its target.
+      max_updates: a start that is predicted to need more than half of them is not run.
+    """
+
+    depth: int
+    target: tuple[float, ...]
+    noises: tuple[float, ...]
+    draws: int
+    learning_rate_scale: float
+    risk: float
+    max_updates: int
+
+
+def measure_escape(trial: EscapeTrial, key: jax.Array) -> dict:
     """Predicted and measured updates until every entry reaches its target, by noise."""
     rng = generator(key)
     r = np.array(trial.target)
@@ -228,13 +267,21 @@ def measure_escape(trial, key) -> dict:
     return {
         "learning_rate": rate,
         "by_noise": [
-            _measure_escape_from_noise(trial, rng, r, rate, noise)
+            _measure_escape_from_noise(trial, rng, r, rate=rate, noise=noise)
             for noise in trial.noises
         ],
     }
 
 
-def _measure_escape_from_noise(trial, rng, r, rate: float, noise: float) -> dict:
+def _measure_escape_from_noise(
+    trial: EscapeTrial,
+    rng: np.random.Generator,
+    r: np.ndarray,
+    *,
+    rate: float,
+    noise: float,
+) -> dict:
+    """The same for starts of one noise; r is the target, f64[entries]."""
     shape = (trial.draws, len(r), trial.depth)
     starts = 1 + noise * np.clip(rng.standard_normal(shape), -3, 3)
     predicted = np.array(
@@ -294,8 +341,57 @@ def _updates_needed(w, r, learning_rate, risk, max_updates):
     return count
 
 
-MEASURES = {
-    "certified": measure_certified,
-    "beyond": measure_beyond,
-    "escape": measure_escape,
+class _Kind(NamedTuple):
+    """A kind of trials: the type that `build` makes of each, and what measures it."""
+
+    trial_type: Any
+    measure: Callable[..., dict]
+
+
+# By the question of a trial.
+_KINDS = {
+    "certified": _Kind(CertifiedTrial, measure_certified),
+    "beyond": _Kind(BeyondTrial, measure_beyond),
+    "escape": _Kind(EscapeTrial, measure_escape),
 }
+MEASURES = {question: kind.measure for question, kind in _KINDS.items()}
+
+
+def build(*, question: str, **settings) -> tuple:
+    """The trial of this kind, which has the settings that its measurement reads.
+
+    Raises:
+      ValueError: the certificate or the integral rejects a setting.
+    """
+    trial_type = _KINDS[question].trial_type
+    trial = trial_type(**{name: settings[name] for name in trial_type._fields})
+    match trial:
+        case EscapeTrial():
+            _check_escape(trial)
+        case CertifiedTrial():
+            _check_certificate(trial.width, trial.depth)
+            _check_shares(trial.shares)
+        case BeyondTrial():
+            _check_certificate(trial.width, trial.depth)
+    return trial
+
+
+def _check_escape(trial: EscapeTrial) -> None:
+    # Starts are clipped at 3 deviations, and (V5) asks for positive weights.
+    require_between(0, 1 / 3, noises=trial.noises)
+    require_between(-math.inf, math.inf, targets=trial.target)
+    for r in trial.target:
+        escape.escape_time(np.ones(trial.depth), r, 1.0, trial.risk)
+
+
+def _check_certificate(width: int, depth: int) -> None:
+    """ValueError if there is no certificate for nets of this size."""
+    identity = np.eye(width)
+    convergence.will_converge(identity, identity, depth)
+
+
+def _check_shares(shares: tuple[float, ...]) -> None:
+    if len(shares) != 2 or not 0 < shares[0] <= shares[1] < 1:
+        raise ValueError(
+            f"shares must be (low, high), 0 < low <= high < 1, got {shares}"
+        )

@@ -182,9 +182,33 @@ def _errors_in_block(solved: _Solved) -> np.ndarray:
     """
     unit_norms = solved.unit_norms[:, :, None]
     biases = np.abs(solved.plan.s)[:, :, None]
+    return _error_of_units(
+        solved,
+        unit_norms=unit_norms,
+        point_norms=solved.point_norms[:, None, :],
+        biases=biases,
+    )
+
+
+def _error_of_units(
+    solved: _Solved,
+    *,
+    unit_norms: np.ndarray,
+    point_norms: np.ndarray | float,
+    biases: np.ndarray,
+) -> np.ndarray:
+    """``gamma_{k+1} (|u_i| |h_j| + |s_i|)``, the rounding of ``<u_i, h_j> + s_i``.
+
+    Args:
+      solved: says how many channels there are, and the dtype.
+      unit_norms: |u_i|.
+      point_norms: |h_j|.
+      biases: |s_i|; all three broadcast.
+    """
     return sum_error(
         terms=solved.width + 1,
-        size=unit_norms * solved.point_norms[:, None, :] + biases,
+        size=unit_norms * point_norms + biases,
+        # |u|_1 <= sqrt(k) |u|
         weights=np.sqrt(solved.width) * unit_norms,
         dtype=solved.dtype,
     )
@@ -254,11 +278,8 @@ def _error_anywhere(solved: _Solved, largest_delta: float) -> np.ndarray:
     biases = np.abs(solved.plan.s).reshape(-1)[:n]
     surrogate_norms = np.linalg.norm(solved.plan.surrogates, axis=1)
     largest_point = max(solved.point_norms.max(), surrogate_norms.max() + largest_delta)
-    return sum_error(
-        terms=solved.width + 1,
-        size=unit_norms * largest_point + biases,
-        weights=np.sqrt(solved.width) * unit_norms,
-        dtype=solved.dtype,
+    return _error_of_units(
+        solved, unit_norms=unit_norms, point_norms=largest_point, biases=biases
     )
 
 
@@ -295,11 +316,8 @@ def _output_units(solved: _Solved, delta: np.ndarray) -> _OutputUnits:
     unit_norms = np.linalg.norm(plan.output_U, axis=1)[:, None]
     largest_points = (np.linalg.norm(plan.surrogates, axis=1) + radius)[None]
     biases = np.abs(plan.output_s)[:, None]
-    rounding = sum_error(
-        terms=solved.width + 1,
-        size=unit_norms * largest_points + biases,
-        weights=np.sqrt(solved.width) * unit_norms,
-        dtype=solved.dtype,
+    rounding = _error_of_units(
+        solved, unit_norms=unit_norms, point_norms=largest_points, biases=biases
     )
     pre_activations = plan.output_U @ plan.surrogates.T + plan.output_s[:, None]
     reach = (1 + EVALUATION_SLACK) * unit_norms * radius[None] + rounding
