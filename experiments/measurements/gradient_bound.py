@@ -1,7 +1,7 @@
 """Attacks on eq. (2.3): exact, at random points, by search, and where it is tight."""
 
-import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,34 +18,20 @@ from identity_matters.linear import gradient_attacks, gradient_bound, model, ran
 SEARCH_DATA: dict[str, Any] = {"scale_log10": (-1.0, 0.0), "max_condition_log10": 2.0}
 
 
-def build(**trial) -> types.SimpleNamespace:
-    """The trial, with the ranges of its random data.
+class ExactTrial(NamedTuple):
+    """What `exact_counterexamples` reads; `experiments.gradient_bound` has the values.
 
-    Raises:
-      ValueError: a setting cannot be used.
+    Attributes:
+      form: of eq. (2.3), one of `gradient_bound.FORMS`, as in all trials.
+      max_depth, max_integer: the limits of the search.
     """
-    kind = trial["kind"]
-    built = types.SimpleNamespace(**trial)
-    if "taus" in trial:
-        require_between(0, 1, **{f"{kind}.taus": trial["taus"]})
-    if "max_tau" in trial:
-        require_between(0, 1, max_tau=trial["max_tau"])
-        built.data = {
-            "scale_log10": trial["sigma_norm_log10"],
-            "max_condition_log10": trial["max_condition_log10"],
-            "singular": kind == "singular",
-        }
-        rng = np.random.default_rng(0)
-        random_matrices.second_moments(rng, 1, trial["width"], **built.data)
-        bounds = trial["histogram_log10"]
-        if len(bounds) != 2 or bounds[0] >= bounds[1]:
-            raise ValueError(
-                f"{kind}.histogram_log10 must be (low, high), got {bounds}"
-            )
-    return built
+
+    form: str
+    max_depth: int
+    max_integer: int
 
 
-def exact_counterexamples(trial, _key) -> dict:
+def exact_counterexamples(trial: ExactTrial, _key: jax.Array) -> dict:
     """The smallest counterexamples with d = 1, for any Sigma and for Sigma = 1.
 
     Both sides of eq. (2.3) are given in exact numbers, and again in float64; None where
@@ -57,7 +43,7 @@ def exact_counterexamples(trial, _key) -> dict:
     }
 
 
-def _smallest_counterexample(trial, max_sigma: int) -> dict | None:
+def _smallest_counterexample(trial: ExactTrial, max_sigma: int) -> dict | None:
     """The first scalar point where the form fails, and both sides there in float64.
 
     None if there is none up to the trial's limits. Exact numbers are kept as text.
@@ -87,7 +73,22 @@ def _smallest_counterexample(trial, max_sigma: int) -> dict | None:
     }
 
 
-def tight_family(trial, key) -> dict:
+class TightTrial(NamedTuple):
+    """What `tight_family` reads.
+
+    Attributes:
+      form: of eq. (2.3).
+      widths, depths, taus, scales: d, l, tau and s, in every combination.
+    """
+
+    form: str
+    widths: tuple[int, ...]
+    depths: tuple[int, ...]
+    taus: tuple[float, ...]
+    scales: tuple[float, ...]
+
+
+def tight_family(trial: TightTrial, key: jax.Array) -> dict:
     """right/left at ``A_i = -tau I``, ``Sigma = s I`` and a Gaussian R.
 
     There is a row for each combination of width, depth, tau and s.
@@ -113,7 +114,28 @@ def tight_family(trial, key) -> dict:
     return {"rows": rows, "largest_error": max(abs(row["ratio"] - 1) for row in rows)}
 
 
-def search(trial, key) -> dict:
+class SearchTrial(NamedTuple):
+    """What `search` reads.
+
+    Attributes:
+      form: of eq. (2.3).
+      width, depth: d and l.
+      taus: radii of the balls.
+      starts: for each radius.
+      steps: of projected Adam.
+      learning_rate: of the first of them.
+    """
+
+    form: str
+    width: int
+    depth: int
+    taus: tuple[float, ...]
+    starts: int
+    steps: int
+    learning_rate: float
+
+
+def search(trial: SearchTrial, key: jax.Array) -> dict:
     """The largest right/left that `worst_case` finds with ``||Sigma|| <= 1``."""
     rng = generator(key)
     radii = np.repeat(trial.taus, trial.starts)
@@ -157,7 +179,36 @@ def largest_ratio(form: str, depth: int, tau: float) -> float:
     return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
 
-def random_points(trial, key) -> dict:
+class RandomTrial(NamedTuple):
+    """What `random_points` reads.
+
+    Attributes:
+      form: of eq. (2.3).
+      width: d.
+      min_depth, max_depth: l is uniform between them.
+      max_tau: points are drawn in balls of smaller radii.
+      data: how R and Sigma are drawn; see `random_ball.points`.
+      batches_per_sampler: how many each of `random_ball.SAMPLERS` draws.
+      batch_points: points of a batch.
+      relative_tolerance: how much right may exceed left before the form fails.
+      histogram_log10: the range of log10(right / left).
+      histogram_bins: how many there are.
+    """
+
+    form: str
+    width: int
+    min_depth: int
+    max_depth: int
+    max_tau: float
+    data: dict
+    batches_per_sampler: int
+    batch_points: int
+    relative_tolerance: float
+    histogram_log10: tuple[float, float]
+    histogram_bins: int
+
+
+def random_points(trial: RandomTrial, key: jax.Array) -> dict:
     """How often ``right > left (1 + relative_tolerance)`` at random points."""
     rng = generator(key)
     ratios_of_batches = []
@@ -197,10 +248,51 @@ def random_points(trial, key) -> dict:
     }
 
 
-MEASURES = {
-    "exact": exact_counterexamples,
-    "tight": tight_family,
-    "search": search,
-    "random": random_points,
-    "singular": random_points,
+class _Kind(NamedTuple):
+    """A kind of trials: the type that `build` makes of each, and what measures it."""
+
+    trial_type: Any
+    measure: Callable[..., dict]
+
+
+_KINDS = {
+    "exact": _Kind(ExactTrial, exact_counterexamples),
+    "tight": _Kind(TightTrial, tight_family),
+    "search": _Kind(SearchTrial, search),
+    "random": _Kind(RandomTrial, random_points),
+    "singular": _Kind(RandomTrial, random_points),
 }
+MEASURES = {name: kind.measure for name, kind in _KINDS.items()}
+
+
+def build(*, kind: str, **settings) -> tuple:
+    """The trial of this kind, which has the settings that its measurement reads.
+
+    Raises:
+      ValueError: a setting cannot be used.
+    """
+    if "taus" in settings:
+        require_between(0, 1, **{f"{kind}.taus": settings["taus"]})
+    trial_type = _KINDS[kind].trial_type
+    if trial_type is RandomTrial:
+        settings["data"] = _checked_data(kind, settings)
+    return trial_type(**{name: settings[name] for name in trial_type._fields})
+
+
+def _checked_data(kind: str, settings: dict) -> dict:
+    """The settings of random data, once they have been used.
+
+    Raises ValueError if they, or others of random points, are out of range.
+    """
+    require_between(0, 1, max_tau=settings["max_tau"])
+    data = {
+        "scale_log10": settings["sigma_norm_log10"],
+        "max_condition_log10": settings["max_condition_log10"],
+        "singular": kind == "singular",
+    }
+    rng = np.random.default_rng(0)
+    random_matrices.second_moments(rng, 1, settings["width"], **data)
+    bounds = settings["histogram_log10"]
+    if len(bounds) != 2 or bounds[0] >= bounds[1]:
+        raise ValueError(f"{kind}.histogram_log10 must be (low, high), got {bounds}")
+    return data
