@@ -291,7 +291,7 @@ def lower_training(groups: dict, part: str, devices: list) -> Program:
     training = train.Training(
         **groups, devices=devices, images=stand_ins.stand_in(groups["data"])
     )
-    return _part_of_training(training, part, groups["model"]["compute_dtype"])
+    return _part_of_training(training, part, training.net.compute_dtype)
 
 
 def lower_linear(settings: dict, part: str, devices: list) -> Program:

@@ -270,7 +270,7 @@ class Training(DeviceTraining):
                 log,
                 key=key,
                 settings={**self._settings, "images": self.fingerprint},
-                compute_dtype=self._settings["model"]["compute_dtype"],
+                compute_dtype=self.net.compute_dtype,
                 belongs_to=checkpoint.NetAndPreprocessing(
                     net_source.describe(self.net), self.preprocessing
                 ),

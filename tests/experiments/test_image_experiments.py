@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from experiments.images import cifar, comparisons, imagenet, protocol, train
+from experiments.images.data import ImageData
 from experiments.run import RESULT
 from experiments.run.signals import Stop
 from experiments.run.training_log import TrainingLog, TrainingLogs
 from identity_matters import runs
 from identity_matters import train as library_train
+from identity_matters.batches import Arrays
 from identity_matters.preprocessing import Preprocessing
 from tests import forked
 from tests.measured import settings
@@ -84,6 +86,43 @@ MINIATURE = {
     "train.batch_examples": 8,
     "train.steps": 30,
 }
+
+
+@pytest.mark.parametrize("arm", ["all_cnn_c", "resnet", "densenet"])
+def test_rivals_train_with_the_settings_that_table_2_gives_them(arm, tmp_path):
+    """These are few: what is not named there has the default of the net."""
+    small = {"all_cnn_c": {"width": 4}, "resnet": {"depth": 8, "width": 4}}
+    trial = next(
+        trial
+        for trial in comparisons.trials(**settings(comparisons, "cifar10/table_2"))
+        if trial["arm"] == arm and trial["phase"] == protocol.TUNING
+    )
+    model = trial["model"] | small.get(arm, {"depth": 10, "growth": 2})
+    training = train.Training(
+        data=trial["data"],
+        model=model,
+        optim=trial["optim"] | {"learning_rate": 0.1, "schedule": "cosine"},
+        train=trial["train"] | {"steps": 1, "batch_examples": 4},
+        images=_few_images(trial["data"]),
+    )
+    logs = TrainingLogs(Run(tmp_path), Stop())
+    with logs.trial(0, 1) as log:
+        result = training.run(jax.random.key(0), log)
+    assert not result["diverged"] and result["test_examples"] == 4
+
+
+def _few_images(data: dict) -> ImageData:
+    """Eight random images of the size of CIFAR's; the last four are the test set."""
+    images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
+    labels = np.arange(8)
+    preprocessing = Preprocessing.fit(
+        data["normalization"],
+        images,
+        pad_pixels_per_side=data["pad_pixels_per_side"],
+        flip=data["flip"],
+    )
+    examples = Arrays(images[:4], labels[:4], images[4:], labels[4:])
+    return ImageData(examples, preprocessing, {})
 
 
 @pytest.mark.parametrize(
