@@ -61,7 +61,12 @@ _PROMISED = (
 # By F8 the best norm equals the lower bound;
 # the slack is for rounding at angles near pi.
 _OPTIMAL = {"max_best_over_lower_bound": 1.001}
-_FAMILIES = {"shortest_random": "random", "shortest_normal": "negative_normal"}
+# The variants that ask how short the shortest path is, and the family that each draws
+# its targets from. The targets of every other variant are of the family of its name.
+_FAMILY_OF_SHORTEST = {
+    "shortest_random": "random",
+    "shortest_normal": "negative_normal",
+}
 # 25 targets at many layers, with the methods that come close; 2 percent is our choice.
 _SHORTEST = {
     "dimensions": (),
@@ -143,31 +148,41 @@ def trials(
         raise ValueError(
             "only the variant file reads a file: --config=:file --config.file=R.npy"
         )
-    common = {"family": _FAMILIES.get(variant, variant), **settings}
-    every_method = {**common, "methods": linear.METHODS, "least_depth_too": True}
+    common = {"family": _FAMILY_OF_SHORTEST.get(variant, variant), **settings}
+    by_every_method = {**common, "methods": linear.METHODS, "least_depth_too": True}
     if variant == "file":
-        return [{**every_method, "file": file, "depths": depths}]
-    listed = each(
-        {**every_method, "dimensions": dimensions, "strengths": strengths},
-        {"dimensions": "dimension", "strengths": "strength"},
-    )
-    most_numbers = max_stack_megabytes * 1e6 / 8  # of 8 bytes each
-    for trial in listed:
-        most_layers = most_numbers / trial["dimension"] ** 2
-        trial["depths"] = tuple(depth for depth in depths if depth <= most_layers)
-    large = each(
+        return [{**by_every_method, "file": file, "depths": depths}]
+    at_all_depths = [
+        {
+            **by_every_method,
+            "dimension": dimension,
+            "strength": strength,
+            "depths": _depths_that_fit(depths, dimension, max_stack_megabytes),
+        }
+        for dimension in dimensions
+        for strength in strengths
+    ]
+    cells = each({"large_cells": large_cells}, {"large_cells": "dimension depth"})
+    large = [
         {
             **common,
             "methods": large_methods,
             "least_depth_too": False,
-            "large_cells": large_cells,
-            "strengths": strengths[:1],
-        },
-        {"large_cells": "dimension depths", "strengths": "strength"},
-    )
-    for trial in large:
-        trial["depths"] = (trial["depths"],)
-    return listed + large
+            "dimension": cell["dimension"],
+            "depths": (cell["depth"],),
+            "strength": strength,
+        }
+        for cell in cells
+        for strength in strengths[:1]
+    ]
+    return at_all_depths + large
+
+
+def _depths_that_fit(depths, dimension: int, max_stack_megabytes: float) -> tuple:
+    """The depths whose stacks of layers, f64[l, d, d], are not too large."""
+    bytes_per_layer = 8 * dimension**2
+    most_layers = max_stack_megabytes * 1e6 / bytes_per_layer
+    return tuple(depth for depth in depths if depth <= most_layers)
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -184,7 +199,7 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         and metrics["max_best_norm_over_lower_bound"]
         <= settings["max_best_over_lower_bound"]
     )
-    if settings["variant"] in _FAMILIES:
+    if settings["variant"] in _FAMILY_OF_SHORTEST:
         outcome = "reproduced" if holds else "undecided"
         return run.Verdict("lower-bound-gap", metrics, outcome)
     return run.Verdict("theorem-2-1", metrics, "holds" if holds else "undecided")

@@ -34,6 +34,7 @@ def build(**trial) -> types.SimpleNamespace:
         check_depth(shallowest, target.least_depth, " = ceil(3 gamma) for this R")
     else:
         require_between(0, math.inf, dimensions=trial["dimension"])
+        # Raises if the strength is out of the range of its family.
         random_targets.target(
             np.random.default_rng(0), trial["family"], 1, trial["strength"]
         )
@@ -48,17 +49,17 @@ def build(**trial) -> types.SimpleNamespace:
 
 def _read_matrix(file: str) -> np.ndarray:
     """The array in a .npy file."""
-    needed = f"file must be a .npy file that holds R, got {file!r}, which"
+    needed = "--config.file must name a .npy file that holds R"
     source = pathlib.Path(paths.expand_home(file))
     if not source.is_file():  # a pipe, say, would wait for ever
-        raise ValueError(f"{needed} is no file")
+        raise ValueError(f"{needed}; {file!r} is not a file")
     try:
         # Not np.load: it takes archives, too, and suggests unpickling, which is unsafe.
         return np.lib.format.open_memmap(source, mode="r")
     except OSError:
-        raise ValueError(f"{needed} is no file") from None
+        raise ValueError(f"{needed}; {file!r} cannot be read") from None
     except ValueError:
-        raise ValueError(f"{needed} holds no array of numbers") from None
+        raise ValueError(f"{needed}; {file!r} holds no array of numbers") from None
 
 
 def measure(trial, key) -> dict:
@@ -108,7 +109,7 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
     gamma = target.gamma
     errors, norms = _factorize_by_all(R, depth, trial)
     best = min(norms, key=norms.__getitem__)
-    bounds = _lower_bounds(R, depth, trial.ascents, without_half_turns="path" in norms)
+    bounds = _lower_bounds(R, depth, trial.ascents, with_vector_bound="path" in norms)
     lower_bound = bounds["lower_bound"]
     return {
         "depth": depth,
@@ -127,20 +128,23 @@ def _measure_depth(target: linear.Target, depth: int, trial) -> dict:
 
 
 def _lower_bounds(
-    R: np.ndarray, depth: int, ascents: int, *, without_half_turns: bool
+    R: np.ndarray, depth: int, ascents: int, *, with_vector_bound: bool
 ) -> dict[str, float]:
-    """The "lower_bound"; "vector_lower_bound" is the one without half turns, if asked.
+    """The "lower_bound" and, if asked for, what single vectors alone give.
 
-    The second shows where factorizations are good enough for the two to differ visibly.
+    `with_vector_bound` adds the latter as "vector_lower_bound": (F4) for the best
+    vector, without the half turns of (F10). It is asked for where there is a shortest
+    path, as only that comes close enough to tell the two apart.
     """
-    if not without_half_turns:
+    if not with_vector_bound:
         return {"lower_bound": linear.norm_lower_bound(R, depth, ascents=ascents)}
-    by_vectors = linear.norm_lower_bound(R, depth, ascents=ascents, half_turns=False)
-    # The climbs over vectors are done; what is left takes no time.
-    by_the_rest = linear.norm_lower_bound(R, depth, ascents=0)
+    vector_bound = linear.norm_lower_bound(R, depth, ascents=ascents, half_turns=False)
+    # The search for the best vector takes nearly all of the time, and is not made
+    # again: without ascents this is what half turns and closed forms give.
+    half_turn_bound = linear.norm_lower_bound(R, depth, ascents=0)
     return {
-        "lower_bound": max(by_vectors, by_the_rest),
-        "vector_lower_bound": by_vectors,
+        "lower_bound": max(vector_bound, half_turn_bound),
+        "vector_lower_bound": vector_bound,
     }
 
 

@@ -50,7 +50,7 @@ def test_a_matrix_of_your_own(tmp_path, most, tried):
 
 
 def test_files_that_hold_no_target_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"got 'R\.npy', which is no file"):
+    with pytest.raises(ValueError, match=r"'R\.npy' is not a file"):
         build_all(factorization, "file", file="R.npy")
     file = tmp_path / "R.npy"
     file.write_text("1 0\n0 1\n")

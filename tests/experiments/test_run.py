@@ -386,7 +386,7 @@ def test_a_pipe_is_no_file_of_a_matrix(tmp_path):
         module, *settings, f"--results_dir={tmp_path / 'new'}", ends=2
     )
     (line,) = finished.stderr.splitlines()
-    assert line.endswith("which is no file")
+    assert line.endswith("is not a file")
 
 
 TRAINS = """
