@@ -8,6 +8,7 @@ from typing import Any
 
 import experiments
 from experiments import processes
+from experiments.run.trials import without
 from identity_matters import environment, runs
 
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
@@ -24,9 +25,10 @@ class Job:
       reference_seconds: how long its reference took, if there is one.
       results_dir: where its run directory and its log go.
       overwrite: whether to replace an existing run.
-      problem: why an existing run can be neither kept nor resumed.
+      problem: why an existing run can be neither kept nor resumed; names the run.
       process: a multiprocessing process, once it has started.
       core: the only core that it may use; None if it may use all.
+      has_log: whether the process writes to `log`; if not, to the terminal.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Job:
     problem: str | None = None
     process: Any = None
     core: int | None = None
+    has_log: bool = False
 
     @property
     def title(self) -> str:
@@ -66,7 +69,7 @@ class Job:
 
     @property
     def log(self) -> pathlib.Path:
-        """Where its output goes, unless it runs alone."""
+        """Where its output goes, unless it runs alone: see `has_log`."""
         file = f"{self.title}.txt".replace("/", "-").replace(" ", "-")
         return pathlib.Path(self.results_dir) / "logs" / file
 
@@ -75,7 +78,8 @@ class Job:
 
         Its output goes to its log, unless it runs `alone`.
         """
-        log = None if alone else str(self.log)
+        self.has_log = not alone
+        log = str(self.log) if self.has_log else None
         self.process = processes.start(self.command(), log, core)
         self.core = core
 
@@ -84,7 +88,7 @@ class Job:
         settings = [f"--config=:{self.variant}", f"--seed={self.seed}"]
         if self.results_dir != "results/local":
             settings.append(f"--results_dir={self.results_dir}")
-        if self.problem or self.overwrite:
+        if self.overwrite:
             settings.append("--overwrite")
         return ["-m", experiments.MODULES[self.name], *settings]
 
@@ -95,30 +99,30 @@ class Job:
             return runs.visible(text.splitlines()[-1])
         return ""
 
-    def summary(self) -> dict | None:
-        """Its summary.json if the run is done and was not refused, else None."""
+    def finished_run(self) -> runs.Run | None:
+        """The run at its path if that is done, also one that is refused."""
         with contextlib.suppress(runs.RunError):
             run = runs.read_run(self.path)
-            return run.summary if run.status == "done" and not self.is_refused else None
+            return run if run.status == "done" else None
         return None
+
+    def summary(self) -> dict | None:
+        """Its summary.json if the run is done and was not refused, else None."""
+        run = None if self.is_refused else self.finished_run()
+        return None if run is None else run.summary
 
 
 def problem_of(job: Job) -> str | None:
-    """Why an existing run can be neither kept nor resumed, if there is a reason."""
-    defaults = experiments.find(job.name).settings_of(job.variant)
-    defaults.pop("scale", None)
-    try:
-        if job.summary() is None:
-            runs.unfinished(job.path, defaults, _code_and_packages())
-            return None
-        config = runs.read_run(job.path).config
-    except runs.RunError as error:
-        return str(error).removeprefix(f"{job.path}: ").partition("; --overwrite")[0]
-    differences = runs.differences(config, defaults)
-    if not differences:
-        return None
-    name, (before, now) = next(iter(differences.items()))
-    return f"was made with {name}={before!r}, which is {now!r} now"
+    """Why an existing run can be neither kept nor resumed, if there is a reason.
+
+    The reason names the run, or one of its files.
+    """
+    defaults = without(experiments.find(job.name).settings_of(job.variant), "scale")
+    finished = job.finished_run()
+    if finished is None:
+        return runs.why_not_resumable(job.path, defaults, _code_and_packages())
+    change = runs.why_not_of_variant(finished.config, defaults)
+    return None if change is None else f"{job.path}: {change}"
 
 
 @functools.cache
@@ -133,6 +137,6 @@ def failure_of(job: Job) -> str:
         and job.process.exitcode == processes.RUNS_ELSEWHERE_CODE
     ):
         return "another process is running it"
-    if job.log.exists() and not job.is_refused:
+    if job.has_log:
         return f"{job.last_line()} ({job.log})"
     return "see above"

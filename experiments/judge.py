@@ -1,18 +1,16 @@
 """Judges finished runs again: do claim, verdict and metrics follow from the records?
 
 Command: python -m experiments.judge [--write] RUN_OR_DIRECTORY ...
-It prints one line for each run that is not what today's code says. With --write it
-takes over what the records say, and seals runs of the older schema 2, whose digests
-were optional. The exit code is 1 if a run cannot be read or judged, or disagrees and
-was not written.
+It prints one line for each field of a summary that is not what today's code says of
+the records. With --write it takes over what the records say, and seals runs of the
+older schema 2, whose digests were optional. The exit code is 1 if a run cannot be read
+or judged, or disagrees and was not written.
 """
 
 import importlib
 import importlib.util
 import math
 import pathlib
-import shutil
-import tempfile
 from typing import Any
 
 from absl import flags
@@ -22,7 +20,7 @@ from experiments import commands
 from identity_matters import runs
 from identity_matters.report.records import MALFORMED
 from identity_matters.runs import seals
-from identity_matters.runs.read import sealed_with
+from identity_matters.runs.read import checked_with_lines, sealed_with
 
 _WRITE = flags.DEFINE_boolean(
     "write", False, "Write what the records say, and seal the run."
@@ -48,12 +46,8 @@ def conclusion(run: runs.Run) -> dict:
     scale = defaults.pop("scale")
     if run.summary["scale"] != scale:
         raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
-    differences = runs.differences(run.config, defaults)
-    if differences:
-        name, (before, now) = next(iter(differences.items()))
-        raise runs.RunError(
-            f"{run.path}: was made with {name}={before!r}, which is {now!r} now"
-        )
+    if change := runs.why_not_of_variant(run.config, defaults):
+        raise runs.RunError(f"{run.path}: {change}")
     try:
         judged = experiment.judge({**run.config, "scale": scale}, run.records)
         seconds = experiment.phase_seconds(run.records)
@@ -112,25 +106,22 @@ def _main(paths: list[str]) -> int:
     ]
     code = 0
     for directory in directories:
-        with tempfile.TemporaryDirectory() as aside:
-            try:
-                is_right = _judge(directory, pathlib.Path(aside))
-            except runs.RunError as error:
-                commands.show(str(error).replace(aside, str(directory)))
-                is_right = False
+        try:
+            is_right = _judge(directory)
+        except runs.RunError as error:
+            commands.show(str(error))
+            is_right = False
         if not is_right:
             code = 1
     return code
 
 
-def _judge(path: pathlib.Path, aside: pathlib.Path) -> bool:
+def _judge(path: pathlib.Path) -> bool:
     """Judges a run, and writes the judgement with --write; whether all is right then.
 
-    Args:
-      path: of the run.
-      aside: an empty directory, for copies of its files.
+    Raises RunError if the run cannot be read or judged.
     """
-    run, is_sealed = _read(path, aside)
+    run, is_sealed = _read(path)
     if run.status != "done":
         raise runs.RunError(
             f"{path}: only a finished run can be judged; it is {run.status}"
@@ -159,35 +150,41 @@ def _run_directories(path: pathlib.Path) -> list[pathlib.Path]:
     return below
 
 
-def _read(path: pathlib.Path, aside: pathlib.Path) -> tuple[runs.Run, bool]:
+def _read(path: pathlib.Path) -> tuple[runs.Run, bool]:
     """The run, and whether it is sealed; schema 2 is read as if it were schema 3."""
     summary = runs.read_json(path / "summary.json")
     if summary.get("schema") != runs.SCHEMA - 1:
         return runs.read_run(path), True
-    for name in FILES:
-        shutil.copyfile(path / name, aside / name)
-    config = runs.read_json(aside / "config.json")
-    environment = runs.read_json(aside / "environment.json")
+    config = runs.read_json(path / "config.json")
+    environment = runs.read_json(path / "environment.json")
     # Digests were optional, but must be right if they are there.
     if "digest" in environment:
         seals.check_seal(path / "environment.json", environment)
     if "digest" in summary:
         seals.check_seal(path / "summary.json", summary, config)
-    _write_sealed(aside, {**summary, "schema": runs.SCHEMA}, config, environment)
-    return runs.read_run(aside), False
+    summary, environment = _sealed(
+        {**summary, "schema": runs.SCHEMA}, config, environment
+    )
+    run, _ = checked_with_lines(
+        path, summary=summary, config=config, environment=environment
+    )
+    return run, False
 
 
 def _write(path: pathlib.Path, run: runs.Run, judged: dict) -> None:
-    _write_sealed(path, {**run.summary, **judged}, run.config, run.environment)
-
-
-def _write_sealed(
-    path: pathlib.Path, summary: dict, config: dict, environment: dict
-) -> None:
-    environment = seals.sealed(environment)
+    """Seals the run; the fields in `judged` replace those of its summary."""
+    summary, environment = _sealed(
+        {**run.summary, **judged}, run.config, run.environment
+    )
     runs.write_json(path / "environment.json", environment)
+    runs.write_json(path / "summary.json", summary)
+
+
+def _sealed(summary: dict, config: dict, environment: dict) -> tuple[dict, dict]:
+    """The summary and the environment of a run, with the digests of both."""
+    environment = seals.sealed(environment)
     others = sealed_with(summary, config, environment)
-    runs.write_json(path / "summary.json", seals.sealed(summary, *others))
+    return seals.sealed(summary, *others), environment
 
 
 if __name__ == "__main__":

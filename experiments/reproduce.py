@@ -96,8 +96,8 @@ def _jobs_to_run(jobs: list[Job], console: commands.Console) -> list[Job]:
         job.problem = problem_of(job)
         if job.is_refused:
             advice = "make reproduce OVERWRITE=1 runs it anew"
-            console.print(f"{job.path}: {job.problem}; {advice}")
-        elif _OVERWRITE.value or job.problem or job.summary() is None:
+            console.print(f"{job.problem}; {advice}")
+        elif job.overwrite or job.summary() is None:
             waiting.append(job)
         else:
             finished_before += 1

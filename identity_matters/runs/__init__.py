@@ -37,13 +37,24 @@ from identity_matters.runs.jsonio import (
 )
 from identity_matters.runs.messages import (
     MalformedFileError,
+    NotResumableError,
     RunError,
     first_line,
     visible,
 )
 from identity_matters.runs.read import Run, read_collection, read_run
-from identity_matters.runs.run_dir import FULL_DISK, RunDir, lock_path, unfinished
-from identity_matters.runs.settings_diff import PLACE_SETTINGS, differences, flat
+from identity_matters.runs.run_dir import (
+    FULL_DISK,
+    RunDir,
+    lock_path,
+    why_not_resumable,
+)
+from identity_matters.runs.settings_diff import (
+    PLACE_SETTINGS,
+    differences,
+    flat,
+    why_not_of_variant,
+)
 
 __all__ = [
     "FINISHED",
@@ -56,6 +67,7 @@ __all__ = [
     "STATUSES",
     "VERDICTS",
     "MalformedFileError",
+    "NotResumableError",
     "Run",
     "RunDir",
     "RunError",
@@ -71,8 +83,9 @@ __all__ = [
     "read_run",
     "run_path",
     "to_json",
-    "unfinished",
     "visible",
+    "why_not_of_variant",
+    "why_not_resumable",
     "without_non_finite",
     "write_atomically",
     "write_json",

@@ -19,6 +19,19 @@ class MalformedFileError(RunError):
     """A file is missing or malformed; the message names it and says what is wrong."""
 
 
+class NotResumableError(RunError):
+    """A run stands in the way of the one that was to be made.
+
+    Attributes:
+      reason: names the directory, or the file, and says why it cannot be resumed; the
+        message adds how to go on.
+    """
+
+    def __init__(self, reason: str, how_to_go_on: str):
+        super().__init__(f"{reason}; {how_to_go_on}")
+        self.reason = visible(reason)
+
+
 def visible(text: object) -> str:
     """`text` as one line without control characters, of the same length.
 

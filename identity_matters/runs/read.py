@@ -59,9 +59,18 @@ def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:
     Raises RunError as `read_run` does. Whether an unfinished run lost lines at its end
     is not checked; see `run_dir.unfinished`.
     """
-    summary = read_json(path / "summary.json")
-    config = read_json(path / "config.json")
-    environment = read_json(path / "environment.json")
+    return checked_with_lines(
+        path,
+        summary=read_json(path / "summary.json"),
+        config=read_json(path / "config.json"),
+        environment=read_json(path / "environment.json"),
+    )
+
+
+def checked_with_lines(
+    path: Any, *, summary: dict, config: dict, environment: dict
+) -> tuple[Run, list[bytes]]:
+    """As `read_with_lines`, with the values of three of the files at `path` given."""
     _check(path / "summary.json", contract.check_summary, summary)
     _check(path / "environment.json", contract.check_environment, environment)
     seals.check_seal(path / "environment.json", environment)

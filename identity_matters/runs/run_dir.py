@@ -18,9 +18,14 @@ from identity_matters.runs.jsonio import (
     to_json,
     write_json,
 )
-from identity_matters.runs.messages import MalformedFileError, RunError, first_line
+from identity_matters.runs.messages import (
+    MalformedFileError,
+    NotResumableError,
+    RunError,
+    first_line,
+)
 from identity_matters.runs.read import Run, read_with_lines, sealed_with
-from identity_matters.runs.settings_diff import differences
+from identity_matters.runs.settings_diff import first_difference
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or a quota is exceeded
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -231,42 +236,61 @@ def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]
       ran_on: the environment to resume in, or the parts of it that are known.
 
     Raises:
-      RunError: there is a run that cannot be resumed; the message says why.
+      NotResumableError: there is a run that cannot be resumed.
+      RunError: its files cannot be read.
     """
     if not (path / "summary.json").exists():
         _require_empty(path)
         return {}, []
     try:
         run, lines = read_with_lines(path)
-        changed = differences(run.config, config)
         _require_noted_lines(run, lines)
     except MalformedFileError as error:
-        raise RunError(f"{error}; {_ANEW}") from None
-    first_change = ""
-    if changed:
-        name, (before, now) = next(iter(changed.items()))
-        first_change = f" with {name}={before!r}, this one has {now!r}"
-    if run.status in contract.FINISHED:
-        raise RunError(
-            f"{path}: this run is {run.status}{first_change}; {_ANEW},"
-            " another --results_dir keeps it"
+        raise NotResumableError(str(error), _ANEW) from None
+    change = first_difference(run.config, config)
+    with_change = ""
+    if change is not None:
+        with_change = (
+            f" with {change.name}={change.before!r}, this one has {change.now!r}"
         )
-    if changed:
-        raise RunError(f"{path}: there is an unfinished run{first_change}; {_ANEW}")
+    if run.status in contract.FINISHED:
+        raise NotResumableError(
+            f"{path}: this run is {run.status}{with_change}",
+            f"{_ANEW}, another --results_dir keeps it",
+        )
+    if change is not None:
+        raise NotResumableError(
+            f"{path}: there is an unfinished run{with_change}", _ANEW
+        )
     if other := environment.why_not_resumed(run.environments[-1], ran_on):
-        raise RunError(f"{path}: there is an unfinished run {other}; {_ANEW}")
+        raise NotResumableError(f"{path}: there is an unfinished run {other}", _ANEW)
     return run.environment, lines
 
 
+def why_not_resumable(path: Any, config: dict, ran_on: dict) -> str | None:
+    """Why a run cannot begin or go on at `path`, if it cannot.
+
+    The arguments are those of `unfinished`. The answer names the directory, or a file
+    in it, and does not say what to do.
+    """
+    try:
+        unfinished(path, config, ran_on)
+    except NotResumableError as error:
+        return error.reason
+    except RunError as error:
+        return str(error)
+    return None
+
+
 def _require_empty(path: Any) -> None:
-    """Raises RunError if results lie in `path`, which has no summary.json."""
+    """NotResumableError if results lie in `path`, which has no summary.json."""
     for left in (path / "metrics.jsonl", path / "checkpoints"):
         if left.exists() and (
             any(left.iterdir()) if left.is_dir() else read_bytes(left)
         ):
-            raise RunError(
-                f"{path / 'summary.json'}: missing beside {left.name}; put it back, or"
-                f" {_ANEW}"
+            raise NotResumableError(
+                f"{path / 'summary.json'}: missing beside {left.name}",
+                f"put it back, or {_ANEW}",
             )
 
 

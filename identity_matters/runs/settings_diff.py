@@ -1,6 +1,6 @@
 """Settings of two runs, compared by their full names."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from identity_matters.runs.jsonio import to_json
 
@@ -30,6 +30,35 @@ def that_matter(settings: dict) -> dict:
         for name, value in flat(to_json(settings)).items()
         if name.split(".")[-1] not in PLACE_SETTINGS
     }
+
+
+class Difference(NamedTuple):
+    """A setting that differs between two runs: its full name, and its two values."""
+
+    name: str
+    before: Any
+    now: Any
+
+
+def first_difference(before: dict, now: dict) -> Difference | None:
+    """The first of `differences` by name; None if no setting that matters differs."""
+    for name, (value_before, value_now) in differences(before, now).items():
+        return Difference(name, value_before, value_now)
+    return None
+
+
+def why_not_of_variant(config: dict, defaults: dict) -> str | None:
+    """How the settings of a run differ from those of its variant, if they do.
+
+    The answer continues a message that names the run: "was made with ...".
+    """
+    difference = first_difference(config, defaults)
+    if difference is None:
+        return None
+    return (
+        f"was made with {difference.name}={difference.before!r}, which is"
+        f" {difference.now!r} now"
+    )
 
 
 def differences(before: dict, now: dict) -> dict[str, tuple]:

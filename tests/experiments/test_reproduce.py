@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+import types
 
 import pytest
 
@@ -120,6 +121,8 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
         assert why in line and line.endswith(
             "; make reproduce OVERWRITE=1 runs it anew"
         )
+        # It names the place once, and one way to go on.
+        assert line.count(str(tmp_path)) == 1 and "--overwrite" not in line
     reproduce(tmp_path, "--seeds=0 1 2 3 4 5", "--overwrite", ends=0)
     for seed in range(6):
         run = runs.read_run(plain / f"seed={seed}")
@@ -242,6 +245,21 @@ def test_two_at_once_do_not_write_one_anothers_logs(tmp_path):
         )
         assert log.read_text() == "what the other run says"
     assert statuses(tmp_path) == {"plain 1": "done"}
+
+
+def test_a_run_that_goes_alone_is_not_explained_by_an_older_log(tmp_path, monkeypatch):
+    """It writes to the terminal; what lies in the log is of an earlier run."""
+    from experiments import jobs
+
+    failed = types.SimpleNamespace(exitcode=1)
+    monkeypatch.setattr(jobs.processes, "start", lambda command, log, core: failed)
+    job = jobs.Job("landscape", "corrected", 0, None, results_dir=str(tmp_path))
+    job.log.parent.mkdir()
+    job.log.write_text("what an earlier run said\n")
+    job.start(core=None, alone=True)
+    assert jobs.failure_of(job) == "see above"
+    job.start(core=0, alone=False)
+    assert jobs.failure_of(job) == f"what an earlier run said ({job.log})"
 
 
 def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_cores(
