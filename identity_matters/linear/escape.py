@@ -1,4 +1,4 @@
-"""How long gradient flow takes on a scalar net, also past a saddle (V5, V6).
+"""How long gradient flow takes on a scalar net, including past a saddle (V5, V6).
 
 See docs/theory/convergence.md. Everything is computed from logarithms and from
 differences without cancellation, so that targets and weights of any size keep their
@@ -11,8 +11,8 @@ digits:
 * ``e``: ``p - r``
 * ``u``: ``w - w_r``
 
-The time, for ``sigma = 1/2``, is the integral of ``|dw| / (|e| q)``. Each part of the
-way has the variable in which it is smooth:
+The time, for ``sigma = 1/2``, is the integral of ``|dw| / (|e| q)``. The path of w is
+cut into segments, each with a variable in which the integrand is smooth:
 
 * near w_r: ``s = log |u|``
 * far from w_r > 0: ``s = log w``
@@ -100,13 +100,16 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     flow = _flow(w, r, first_error)
     if flow.ends_in_the_saddle:
         return math.inf
-    ways = _ways(
+    segments = _segments(
         flow,
         first=_first_distance(flow, first_error),
         last=_distance(flow, last_error),
     )
-    # If |e| falls by its rounding alone, so may w, and there is no way to go.
-    log_times = [_log_time(flow, way) for way in ways if way.low < way.high]
+    # If |e| has to fall only by its own rounding, w may not move at all: a segment is
+    # then empty.
+    log_times = [
+        _log_time(flow, segment) for segment in segments if segment.low < segment.high
+    ]
     log_time = float(np.logaddexp.reduce(log_times)) - math.log(2 * sigma)
     if log_time >= math.log(np.finfo(np.float64).max):
         return math.inf
@@ -153,7 +156,7 @@ class _Flow(NamedTuple):
       start, end: w_0 and w_r.
       others: the other weights.
       log_r: ``log |r|``.
-      side: 1.0 if w falls, -1.0 if it rises: the sign of e and of u, all the way.
+      side: 1.0 if w falls, -1.0 if it rises: the sign of e and of u throughout.
     """
 
     start: float
@@ -260,27 +263,48 @@ def _first_distance(flow: _Flow, first_error: float) -> float:
 
 
 def _distance(flow: _Flow, error: float) -> float:
-    """|u| where |e|, which increases with it, is that of `error`."""
+    """|u| where |e|, which increases with |u|, is the size of `error`.
+
+    It is sought in log |u|; `error` is at most that of the start.
+    """
     log_error = math.log(abs(error))
 
     def excess(log_distance: float) -> float:
         u = flow.side * np.exp([log_distance])
         return float(flow.log_error(u)[0]) - log_error
 
-    # The start may be so close that w_0 - w_r is only rounding.
-    least = abs(flow.end) * _ROUNDING_OF_A_DISTANCE
-    high = math.log(max(abs(flow.start - flow.end), least)) + 1.0
-    if flow.side < 0:
-        # A weight that rises to w_r is above 0.
-        high = min(high, math.log(flow.end) - _SEARCH_MARGIN)
-    low = high - 1.0
-    while excess(low) > 0:
-        low -= 2 * (high - low)
+    high = _farthest_log_distance(flow)
+    low = _below_the_root(excess, high)
     return math.exp(_root(excess, low, high))
 
 
-class _Way(NamedTuple):
-    """A part of the way of w, along a variable s from `low` to `high`.
+def _farthest_log_distance(flow: _Flow) -> float:
+    """An upper end for log |u|: |u| falls along the flow, so it is largest at w_0.
+
+    A factor of e above that distance leaves room for its rounding.
+    """
+    # The start may be so close that w_0 - w_r is only rounding.
+    rounding = abs(flow.end) * _ROUNDING_OF_A_DISTANCE
+    farthest = math.log(max(abs(flow.start - flow.end), rounding)) + 1.0
+    if flow.side > 0:
+        return farthest
+    # w rises to w_r from above 0, so |u| = w_r - w stays below w_r.
+    return min(farthest, math.log(flow.end) - _SEARCH_MARGIN)
+
+
+def _below_the_root(excess: Callable[[float], float], high: float) -> float:
+    """A number below `high` where the increasing function `excess` is not above 0.
+
+    The distance from `high` is 1 at first, and three times as large at each step.
+    """
+    low = high - 1.0
+    while excess(low) > 0:
+        low -= 2 * (high - low)
+    return low
+
+
+class _Segment(NamedTuple):
+    """A segment of the path of w, along a variable s from `low` to `high`.
 
     Attributes:
       low, high: the ends.
@@ -292,47 +316,54 @@ class _Way(NamedTuple):
     point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def _ways(flow: _Flow, *, first: float, last: float) -> list[_Way]:
-    """The parts of the way from ``|u| = first`` to ``|u| = last``.
+def _segments(flow: _Flow, *, first: float, last: float) -> list[_Segment]:
+    """The segments of the path from ``|u| = first`` to ``|u| = last``.
 
     The integrand is smooth in log |u| near w_r, and in other variables far from it.
     """
-    # From w = 2 w_r on, if w falls to w_r > 0; if it comes from the side of 0, from
-    # w = w_r / 2 on.
-    falls_above_zero = flow.end > 0 and flow.side > 0
-    near = abs(flow.end) if falls_above_zero else abs(flow.end) / 2
-    ways = []
+    near = _switch_distance(flow)
+    segments = []
     if last < near:
-        ways.append(_by_log_distance(flow, first=min(first, near), last=last))
+        segments.append(_by_log_distance(flow, first=min(first, near), last=last))
     if first > near:
         stop = flow.end + flow.side * max(last, near)
         if flow.end > 0:
-            ways.append(_by_log_weight(flow, stop))
+            segments.append(_by_log_weight(flow, stop))
         else:
-            ways += _by_asinh_of_weight(flow, stop)
-    return ways
+            segments += _by_asinh_of_weight(flow, stop)
+    return segments
 
 
-def _by_log_distance(flow: _Flow, *, first: float, last: float) -> _Way:
+def _switch_distance(flow: _Flow) -> float:
+    """The distance |u| from w_r below which log |u| is the variable."""
+    if flow.end > 0 and flow.side > 0:
+        # w falls to w_r from above it: the switch is at w = 2 w_r.
+        return abs(flow.end)
+    # w comes from the side of 0, near which the integrand is not smooth in log |u|:
+    # the switch is at w = w_r / 2.
+    return abs(flow.end) / 2
+
+
+def _by_log_distance(flow: _Flow, *, first: float, last: float) -> _Segment:
     """From ``|u| = first`` to ``|u| = last`` by ``u = +-e^s``: ``|dw / ds| = e^s``."""
 
     def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return flow.side * np.exp(s), s
 
-    return _Way(low=math.log(last), high=math.log(first), point=point)
+    return _Segment(low=math.log(last), high=math.log(first), point=point)
 
 
-def _by_log_weight(flow: _Flow, stop: float) -> _Way:
+def _by_log_weight(flow: _Flow, stop: float) -> _Segment:
     """From the start to w = `stop` > 0 by ``w = e^s``: ``|dw / ds| = e^s``."""
 
     def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.exp(s) - flow.end, s
 
     low, high = sorted((math.log(flow.start), math.log(stop)))
-    return _Way(low, high, point)
+    return _Segment(low, high, point)
 
 
-def _by_asinh_of_weight(flow: _Flow, stop: float) -> list[_Way]:
+def _by_asinh_of_weight(flow: _Flow, stop: float) -> list[_Segment]:
     """From the start to w = `stop` < 0 by ``w = g sinh s``: ``|dw / ds| = g cosh s``.
 
     1/q has a peak of width sqrt(min c_i) at w = 0, and e changes there over |w_r|;
@@ -348,22 +379,22 @@ def _by_asinh_of_weight(flow: _Flow, stop: float) -> list[_Way]:
     last = math.asinh(stop / g)
     if last >= 0:
         # By rounding: p is below 0 there, as the risk is below that of the saddle.
-        return [_Way(last, first, point)]
+        return [_Segment(last, first, point)]
     # The integrand is least smooth at 0, which should be an end.
-    return [_Way(last, 0.0, point), _Way(0.0, first, point)]
+    return [_Segment(last, 0.0, point), _Segment(0.0, first, point)]
 
 
-def _log_time(flow: _Flow, way: _Way) -> float:
+def _log_time(flow: _Flow, segment: _Segment) -> float:
     """Log of the time for ``sigma = 1/2``: of the integral of ``|dw| / (|e| q)``.
 
     Raises ValueError if halving the panels goes on changing it.
     """
-    exponent = flow.depth * (way.high - way.low)
+    exponent = flow.depth * (segment.high - segment.low)
     count = math.ceil(exponent / _EXPONENT_PER_PANEL) + 1
     before = math.nan
     for _ in range(_MOST_HALVINGS):
-        edges = np.linspace(way.low, way.high, count + 1)
-        now = _log_gauss_sum(flow, way, edges)
+        edges = np.linspace(segment.low, segment.high, count + 1)
+        now = _log_gauss_sum(flow, segment, edges)
         if abs(now - before) <= _LARGEST_CHANGE:
             return now
         before = now
@@ -371,7 +402,7 @@ def _log_time(flow: _Flow, way: _Way) -> float:
     raise ValueError("the integral for the time does not converge")
 
 
-def _log_gauss_sum(flow: _Flow, way: _Way, edges: np.ndarray) -> float:
+def _log_gauss_sum(flow: _Flow, segment: _Segment, edges: np.ndarray) -> float:
     """`_log_time` by Gauss-Legendre sums between adjacent edges, f64[n + 1]."""
     at_a_time = max(1, _CHUNK // (len(_NODES) * (1 + len(flow.others.roots))))
     logs = []
@@ -381,8 +412,8 @@ def _log_gauss_sum(flow: _Flow, way: _Way, edges: np.ndarray) -> float:
         right = ends[1:]
         half = (right - left)[:, None] / 2
         s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
-        u, log_slope = way.point(s)
-        # On a way of a few roundings a panel may have no length.
+        u, log_slope = segment.point(s)
+        # In a segment of a few roundings a panel may have no length.
         with np.errstate(divide="ignore"):
             log_weights = np.log((half * _WEIGHTS).ravel())
         log_error = flow.log_error(u)
