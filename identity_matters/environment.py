@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import importlib.metadata
-import itertools
 import os
 import pathlib
 import platform
@@ -13,10 +12,10 @@ import sys
 from identity_matters import limits
 from identity_matters.code_version import code_version
 
-# they can change a number
+# Packages that can change a number.
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "flax")
-# Settings of JAX, from its configuration
-# or a variable JAX_..., that can change a number.
+# Settings of JAX, from its configuration or a variable JAX_..., that can change a
+# number.
 JAX_SETTINGS = (
     "jax_allow_f16_reductions",
     "jax_default_matmul_precision",
@@ -41,13 +40,16 @@ VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
 )
 _NO_NUMBER = re.compile("dump|host_platform_device_count")
-# What must stay the same, beside the code,
-# if a run is resumed -> how a message calls it.
+# What must stay the same, beside the code, if a run is resumed -> what a message calls
+# it.
 _KEPT = {
     "packages": "with other packages",
     "jax_settings": "with other settings of JAX",
     "variables": "with other variables",
 }
+# Flags that only say where a run is; the value of the first one is a directory.
+_RESULTS_FLAG = "results_dir"
+_RUN_FLAGS = (_RESULTS_FLAG, "overwrite")
 
 
 def describe() -> dict:
@@ -124,7 +126,7 @@ def _variables() -> dict:
     shown = {}
     for name in VARIABLES:
         text = os.environ.get(name, "").strip()
-        # it names a file of flags
+        # XLA_FLAGS may name a file of flags.
         if name == "XLA_FLAGS" and text and not text.startswith("-"):
             with contextlib.suppress(OSError):
                 text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
@@ -135,23 +137,38 @@ def _variables() -> dict:
 
 
 def _command() -> list[str]:
-    """The command line without --results_dir, --overwrite and the working directory.
+    """The command line without what only says where the run is.
 
-    These only say where the run is.
+    That is `_RUN_FLAGS`, and the working directory in all other arguments.
     """
-    # In pairs, so that the value after a bare --results_dir is left out, too. The
-    # program's own name is the first of no pair.
-    arguments = [
-        argument
-        for before, argument in itertools.pairwise(sys.argv)
-        if before.lstrip("-") != "results_dir"
-        and not re.match("--?(results_dir|overwrite)", argument)
-    ]
-    working_directory = f"{pathlib.Path.cwd()}{os.sep}"
+    arguments = _without_run_flags(sys.argv[1:])
+    return ["python", *_program(), *(_relative(argument) for argument in arguments)]
+
+
+def _without_run_flags(arguments: list[str]) -> list[str]:
+    """The arguments without `_RUN_FLAGS` and their values."""
+    kept = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals_sign, _ = argument.partition("=")
+        flag = name.lstrip("-") if argument.startswith("-") else None
+        if flag not in _RUN_FLAGS:
+            kept.append(argument)
+        elif flag == _RESULTS_FLAG and not equals_sign:
+            # Its value is the next argument.
+            next(remaining, None)
+    return kept
+
+
+def _program() -> list[str]:
+    """What `python` was started with: -m and a module, or the name of a file."""
     spec = sys.modules["__main__"].__spec__
-    program = ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
-    relative = [argument.replace(working_directory, "") for argument in arguments]
-    return ["python", *program, *relative]
+    return ["-m", spec.name] if spec else [pathlib.Path(sys.argv[0]).name]
+
+
+def _relative(argument: str) -> str:
+    """The argument with paths below the working directory relative to it."""
+    return argument.replace(f"{pathlib.Path.cwd()}{os.sep}", "")
 
 
 def _cpu_model() -> str:
