@@ -30,7 +30,12 @@ import numpy as np
 
 from identity_matters import checks
 from identity_matters.relu import origin
-from identity_matters.relu.exact_net import Block, forward_pass, orbit_tangents, system
+from identity_matters.relu.exact_net import (
+    Block,
+    forward_pass,
+    gradient_and_hessian,
+    orbit_tangents,
+)
 from identity_matters.relu.model import Blocks, Problem
 from identity_matters.relu.rational import (
     exact,
@@ -183,7 +188,7 @@ def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:
     added_by_teacher, _ = forward_pass(teacher, z)
     r = (added - added_by_teacher) @ B.T
     live = _live_units(blocks)
-    gradient, hessian = system(live, B, r)
+    gradient, hessian = gradient_and_hessian(live, B, r)
     tangents, T = _orbits(live)
     derivative = hessian + T @ T.T  # F'(theta_0)
 

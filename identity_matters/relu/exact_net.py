@@ -71,7 +71,7 @@ def forward_pass(blocks: Blocks, z: np.ndarray) -> tuple[np.ndarray, list[Block]
     return (z - start)[:, :d], passed
 
 
-def system(
+def gradient_and_hessian(
     blocks: list[Block], B: np.ndarray, r: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """``(grad f, Hessian)`` of the piece on which all pre-activations keep their signs.
@@ -87,18 +87,20 @@ def system(
     """
     d, _ = blocks[0].V.shape
     size = sum(block.size for block in blocks)
-    # Derivatives of the output of the blocks so far with respect to all weights.
-    output_rates = np.full((len(r), d, size), Fraction(0))
     # Half of sum_i r_i Hess r_i: each pair of weights is in one of the two triangles.
     mixed = np.full((size, size), Fraction(0))
-    offset = 0
+    # Derivatives of the next block's input in all weights below it, f[n, d, below].
+    input_rates = np.full((len(r), d, 0), Fraction(0))
     for block, G in zip(blocks, _pulled_back(blocks, r @ B), strict=True):
-        places = _Places.of(block, offset)
-        rates = _ActivationRates.of(block, below=output_rates[:, :, :offset])
-        _fill_mixed_derivatives(mixed, block, places, rates, G)
-        _input_to_output_rates(output_rates, block, places, rates)
-        offset += block.size
-    jacobian = np.einsum("oa,nap->nop", B, output_rates).reshape(-1, size)
+        places = _Places.of(block, offset=input_rates.shape[2])
+        rates = _ActivationRates.of(block, input_rates)
+        below = slice(places.offset)
+        # Two weights of V, or two of W, have no second derivative on a smooth piece.
+        mixed[places.of_V[:, :, None], places.of_W] = _V_with_W(rates, G)
+        mixed[places.of_V, below] = _V_with_below(rates, G)
+        mixed[places.of_W[:, :d], below] = _W_with_below(block, input_rates, G)
+        input_rates = _output_rates(block, rates, input_rates)
+    jacobian = np.einsum("oa,nap->nop", B, input_rates).reshape(-1, size)
     share = Fraction(2, len(r))
     gradient = jacobian.T @ r.ravel() * share
     hessian = (jacobian.T @ jacobian + mixed + mixed.T) * share
@@ -142,80 +144,72 @@ class _Places(NamedTuple):
 
 
 class _ActivationRates(NamedTuple):
-    """Derivatives of a block's active pre-activations, 0 where a unit is not active.
+    """Derivatives of a block's activations, the ReLU of its pre-activations.
 
     Attributes:
-      in_input: f[n, d, below], those of the block's input in the weights below it.
       in_below: f[n, k, below], in the weights of the blocks below.
-      in_W: f[n, k, width_z], of unit c in its row of W.
+      in_W: f[n, k, width_z], of unit c in its row of W; it does not depend on others.
     """
 
-    in_input: np.ndarray
     in_below: np.ndarray
     in_W: np.ndarray
 
     @classmethod
-    def of(cls, block: Block, below: np.ndarray) -> "_ActivationRates":
+    def of(cls, block: Block, input_rates: np.ndarray) -> "_ActivationRates":
+        """`input_rates`, f[n, d, below]: derivatives of the block's input below it."""
         d, _ = block.V.shape
         active = block.active[:, :, None]
         return cls(
-            in_input=below,
-            in_below=np.einsum("cb,nbp->ncp", block.W[:, :d], below) * active,
+            in_below=np.einsum("cb,nbp->ncp", block.W[:, :d], input_rates) * active,
             in_W=active * block.z[:, None],
         )
 
 
-def _fill_mixed_derivatives(
-    mixed: np.ndarray,
-    block: Block,
-    places: _Places,
-    rates: _ActivationRates,
-    G: np.ndarray,
-) -> None:
-    """Sets in `mixed` the pairs of a weight of the block and one of it or below it.
+# A block with activations z_nc adds sum_c V_ac z_nc to entry a of h. With G, f[n, d],
+# of `_pulled_back`, it contributes the second derivatives of
+#
+#     sum_{n, a, c} G_na V_ac z_nc,
+#
+# where G is held fixed, for three kinds of pairs of weights.
 
-    They are V with W, V with the weights below, and W with the weights below. Each
-    of their entries is still 0 and is set once. The other pairs, two weights of V or
-    two of W, have no second derivative on a smooth piece.
+
+def _V_with_W(rates: _ActivationRates, G: np.ndarray) -> np.ndarray:
+    """Of V_ac and W_cb, which is in the same unit: f[d, k, width_z], [a, c, b]."""
+    return np.einsum("na,ncb->acb", G, rates.in_W)
+
+
+def _V_with_below(rates: _ActivationRates, G: np.ndarray) -> np.ndarray:
+    """Of V_ac and each weight below: f[d, k, below]."""
+    return np.einsum("na,ncp->acp", G, rates.in_below)
+
+
+def _W_with_below(block: Block, input_rates: np.ndarray, G: np.ndarray) -> np.ndarray:
+    """Of W_cb and each weight below, through the input's entry b: f[k, d, below]."""
+    return np.einsum("nc,nbp->cbp", (G @ block.V) * block.active, input_rates)
+
+
+def _output_rates(
+    block: Block, rates: _ActivationRates, input_rates: np.ndarray
+) -> np.ndarray:
+    """Derivatives of the block's output in all weights up to it: f[n, d, below + own].
 
     Args:
-      mixed: f[size, size], half of ``sum_i r_i Hess r_i``; changed in place.
       block: the block.
-      places: where its weights stand.
-      rates: the derivatives of its pre-activations.
-      G: f[n, d], the gradient in the block's output.
+      rates: the derivatives of its activations.
+      input_rates: f[n, d, below], the derivatives of its input in the weights below.
     """
-    d, units = block.V.shape
-    of_V = places.of_V
-    of_W = places.of_W
-    below = slice(places.offset)
-    for unit in range(units):
-        V_with_W = G.T @ rates.in_W[:, unit]
-        mixed[np.ix_(of_V[:, unit], of_W[unit])] = V_with_W
-    mixed[of_V, below] = np.einsum("na,ncp->acp", G, rates.in_below)
-    mixed[of_W[:, :d], below] = np.einsum(
-        "nc,nbp->cbp", (G @ block.V) * block.active, rates.in_input
-    )
-
-
-def _input_to_output_rates(
-    output_rates: np.ndarray, block: Block, places: _Places, rates: _ActivationRates
-) -> None:
-    """Turns derivatives of the block's input, f[n, d, size], into its output's.
-
-    `output_rates` is changed in place. The block adds to the derivatives in the weights
-    below it, and those in its own weights are set: its input does not depend on them.
-    """
-    d, _ = block.V.shape
-    below = slice(places.offset)
-    output_rates[:, :, below] += np.einsum("ac,ncp->nap", block.V, rates.in_below)
-    features = (block.active * block.pre)[:, None]
-    output_rates[:, np.arange(d)[:, None], places.of_V] = features
-    output_rates[:, :, places.of_W] = np.einsum("ac,ncb->nacb", block.V, rates.in_W)
+    n, d, _ = input_rates.shape
+    in_below = input_rates + np.einsum("ac,ncp->nap", block.V, rates.in_below)
+    # Entry a of the output contains V_ac times activation c, and no other row of V.
+    activations = block.active * block.pre
+    in_V = np.einsum("ae,nc->naec", exact(np.eye(d)), activations)
+    in_W = np.einsum("ac,ncb->nacb", block.V, rates.in_W)
+    own = [in_V.reshape(n, d, -1), in_W.reshape(n, d, -1)]
+    return np.concatenate([in_below, *own], axis=2)
 
 
 def orbit_tangents(blocks: list[Block]) -> np.ndarray:
-    """t_c, f64[size, units]: tangents (v_c, -w_c), ordered as in `system`."""
+    """t_c, f64[size, units]: tangents (v_c, -w_c), as in `gradient_and_hessian`."""
     of_blocks = []
     for block in blocks:
         units = len(block.W)

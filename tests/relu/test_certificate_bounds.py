@@ -65,7 +65,7 @@ def test_the_exact_system_is_what_differentiation_says():
 
     flat = np.concatenate([net.V.reshape(2, -1), W.reshape(2, -1)], axis=1).ravel()
     r = rational.exact(model.forward(net, problem)[0] - y)
-    gradient, hessian = exact_net.system(blocks, rational.exact(B), r)
+    gradient, hessian = exact_net.gradient_and_hessian(blocks, rational.exact(B), r)
     np.testing.assert_allclose(
         gradient.astype(float), jax.jit(jax.grad(risk))(flat), rtol=1e-11
     )
@@ -136,7 +136,9 @@ def test_the_contraction_has_the_constant_of_n10():
     B = rational.exact(problem.B)
     added, blocks = exact_net.forward_pass(student, z)
     residuals = (added - exact_net.forward_pass(teacher, z)[0]) @ B.T
-    parts = exact_net.system([block.live() for block in blocks], B, residuals)
+    parts = exact_net.gradient_and_hessian(
+        [block.live() for block in blocks], B, residuals
+    )
     gradient, hessian = (part.astype(float) for part in parts)
     # v, u and s of each block, and the tangents of their orbits.
     theta = np.array([[0.81, 0.5, -0.125], [0.5, 0.25, -0.57]])
