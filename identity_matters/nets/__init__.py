@@ -68,8 +68,8 @@ def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
     Each is a `jax.ShapeDtypeStruct`. "params" are trained, "fixed" are set once,
     "batch_stats" are running means and variances; a collection that the net lacks is an
     empty dict. Kernels are called "kernel", and only those of convolutions have four
-    axes; other leaves are "bias", "scale", "mean" and "var". Raises ValueError if the
-    net cannot take such images.
+    axes; other leaves are "bias", "scale", "mean", "var" and "gate". Raises ValueError
+    if the net cannot take such images.
     """
     return nn.meta.unbox(of_every_collection(net.created(_images(image_shape))))
 

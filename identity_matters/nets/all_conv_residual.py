@@ -97,8 +97,8 @@ class AllConvResidual(base.Net):
       residual_init: where convolutions in blocks start, one of `starts.NAMES`. The
         deviation of "paper" is 1 / (k^2 c), that of "standard" 1 / (k sqrt(c)), for
         kernel size k, c output channels. The stem's is standard, as in the paper's text
-        (the base code has sqrt(2) times that), unless the start keeps the size of every
-        map.
+        (the base code has sqrt(2) times that), but for "unit_variance" and
+        "delta_orthogonal", which include the stem.
       initial_scale: a factor on that deviation; 0 makes every block the identity at
         first.
       gate: multiplies C_2(...) by a trained number, 0 at first (De & Smith 2020, arXiv
@@ -205,7 +205,7 @@ class AllConvResidual(base.Net):
     @nn.nowrap
     def _start(self, map_shape: tuple[int, int]) -> starts.Start:
         """Where the weights start, for images of these sides."""
-        return starts.Start(
+        return starts.make_start(
             self.residual_init,
             scale=self.initial_scale,
             blocks=sum(self.blocks_per_stage),

@@ -73,33 +73,29 @@ class Mlp(base.Net):
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
         x = x.reshape(len(x), -1)
-        shapes = {
-            "first": (x.shape[1], self.width),
+        params = {}
+        for name, shape in self._kernel_shapes(x.shape[1]).items():
+            params[name] = _Kernel(shape, self._kernel_init(name, shape), name=name)()
+        fixed = {
+            "identity": _FixedNumber(float(self.identity), name="identity")(),
+            "slope": _FixedNumber(ACTIVATIONS[self.activation], name="slope")(),
+        }
+        variables = {"params": params, "fixed": fixed}
+        logits, sizes = forward(variables, x, self.compute_dtype)
+        return logits, sizes["ratio"]
+
+    @nn.nowrap
+    def _kernel_shapes(self, input_dimension: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of the first matrix, of the stack of hidden ones, of the last."""
+        return {
+            "first": (input_dimension, self.width),
             "hidden": (self.depth - 2, self.width, self.width),
             "last": (self.width, self.num_classes),
         }
-        params = {
-            name: self.param(
-                name, _leaf, "kernel", self._kernel_init(name, shape), shape
-            )
-            for name, shape in shapes.items()
-        }
-        numbers = {
-            "identity": float(self.identity),
-            "slope": ACTIVATIONS[self.activation],
-        }
-        fixed = {}
-        for name, number in numbers.items():
-            init = initializers.constant(number)
-            fixed[name] = self.variable(
-                "fixed", name, _leaf, None, "scale", init, (1,)
-            ).value
-        logits, passed = forward(
-            {"params": params, "fixed": fixed}, x, self.compute_dtype
-        )
-        return logits, passed["ratio"]
 
+    @nn.nowrap
     def _kernel_init(self, name: str, shape: tuple[int, ...]) -> Callable:
+        """How the matrices `name` of this shape start; see the module."""
         root = math.sqrt(shape[-2])
         if name == "last":
             return initializers.normal(lambda _: 1 / root**2)
@@ -114,12 +110,27 @@ class Mlp(base.Net):
         return initializers.orthogonal(gain)
 
 
-def _leaf(key, name: str, init: Callable, shape: tuple[int, ...]) -> dict:
-    """An initializer of a parameter that is a dict with one array.
+class _Kernel(nn.Module):
+    """A trained kernel. Returns the part {"kernel": f32[...]} of "params"."""
 
-    So the tree is that of a net of Flax layers, {"first": {"kernel": ...}, ...}.
-    """
-    return {name: init(key, shape)}
+    shape: tuple[int, ...]
+    kernel_init: Callable
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        return {"kernel": self.param("kernel", self.kernel_init, self.shape)}
+
+
+class _FixedNumber(nn.Module):
+    """A number that is not trained. Returns the part {"scale": f32[1]} of "fixed"."""
+
+    number: float
+
+    @nn.compact
+    def __call__(self) -> dict[str, jax.Array]:
+        init = initializers.constant(self.number)
+        scale = self.variable("fixed", "scale", init, None, (1,))
+        return {"scale": scale.value}
 
 
 def forward(
@@ -153,11 +164,13 @@ def forward(
         return jnp.where(h > 0, h, slope.astype(h.dtype) * h)
 
     def add_to_identity(h, y):
+        """c h + y, with its "norm" and the "ratio" of y to h."""
         output = c.astype(h.dtype) * h + y
-        return output, {
+        sizes = {
             "norm": layers.example_norms(output),
             "ratio": layers.residual_ratio(h, y),
         }
+        return output, sizes
 
     def hidden_layer(h, kernel):
         return add_to_identity(h, _product(phi(h), kernel, compute_dtype))
@@ -166,15 +179,21 @@ def forward(
     y = _product(h, first, compute_dtype)
     if is_square(first.shape):
         h, first_sizes = add_to_identity(h, y)
+        first_norm = first_sizes["norm"]
+        first_ratios = first_sizes["ratio"][None]
     else:
         h = y
-        first_sizes = {"norm": layers.example_norms(y)}
+        first_norm = layers.example_norms(h)
+        first_ratios = jnp.zeros((0, len(x)))  # nothing is added to the identity
     h, hidden_sizes = jax.lax.scan(hidden_layer, h, hidden)
     h = h.astype(jnp.float32)
-    sizes = dict(hidden_sizes)
-    for name, of_first in first_sizes.items():
-        sizes[name] = jnp.concatenate([of_first[None], hidden_sizes[name]])
-    return _product(phi(h), last, "float32"), {**sizes, "last_hidden": h}
+    logits = _product(phi(h), last, "float32")
+    sizes = {
+        "norm": jnp.concatenate([first_norm[None], hidden_sizes["norm"]]),
+        "ratio": jnp.concatenate([first_ratios, hidden_sizes["ratio"]]),
+        "last_hidden": h,
+    }
+    return logits, sizes
 
 
 def effective_dimension(h: jax.Array) -> jax.Array:

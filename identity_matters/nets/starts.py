@@ -1,19 +1,18 @@
 """Where the convolutions of `all_conv_residual` start: its `residual_init`.
 
-A start is asked for the initializer of one convolution after the other, in the order of
-the net, since some depend on the map: zero padding removes a share of each kernel, the
-more the smaller the map, 31 % at 4 x 4 pixels and 56 % at 2 x 2.
-
 * paper: N(0, 1 / (k^2 c)^2), section 4; k is the kernel size, c the output channels.
 * standard: N(0, 1 / (k^2 c)), which section 4 calls the standard choice.
 * he: N(0, 2 / (k^2 c)) (He et al. 2015, arXiv 1502.01852, fan-out).
 * fixup: `he` over sqrt(blocks) for C_1, zero for C_2 (Zhang et al. 2019, arXiv
   1901.09321, without its biases and scalars).
-* unit_variance: keeps the mean square of the maps of a net without the identity.
+* unit_variance: normal entries that keep the mean square of the maps of a net without
+  the identity. Their deviation depends on the map: zero padding removes a share of each
+  kernel, the more the smaller the map, 31 % at 4 x 4 pixels and 56 % at 2 x 2.
 * delta_orthogonal: an orthogonal matrix in the centre, zeros around it (Xiao et al.
   2018, arXiv 1806.05393), times sqrt(2) after a ReLU.
 """
 
+import abc
 import math
 from collections.abc import Callable
 
@@ -23,14 +22,33 @@ from identity_matters import random_matrices
 from identity_matters.nets import initializers
 
 NAMES = ("paper", "standard", "he", "fixup", "unit_variance", "delta_orthogonal")
-# What the mean square of a ReLU's symmetric input is divided by.
+# A ReLU divides the mean square of a symmetric input by this.
 RELU_GAIN = 2.0
 
 
-class Start:
-    """The initializers of a net's convolutions, each asked for once, in order.
+class Start(abc.ABC):
+    """The initializers of a net's convolutions.
 
-    A call of a method goes on to the map after that convolution.
+    The net asks for each of them once, in the order of its convolutions.
+    """
+
+    def stem(self, size: int, stride: int) -> Callable:
+        """The initializer of the first convolution."""
+        return initializers.standard()
+
+    @abc.abstractmethod
+    def first_in_block(self, stride: int) -> Callable:
+        """The initializer of a block's 3x3 convolution C_1, whose input is a sum."""
+
+    @abc.abstractmethod
+    def second_in_block(self) -> Callable:
+        """The initializer of a block's 3x3 convolution C_2, which is after a ReLU."""
+
+
+def make_start(
+    name: str, *, scale: float, blocks: int, map_shape: tuple[int, int]
+) -> Start:
+    """The start of a net.
 
     Args:
       name: one of NAMES.
@@ -38,57 +56,107 @@ class Start:
       blocks: the number of residual blocks of the net.
       map_shape: (h, w) of the images.
     """
+    match name:
+        case "paper":
+            return _AllAlike(initializers.paper(scale))
+        case "standard":
+            return _AllAlike(initializers.standard(scale))
+        case "he":
+            return _AllAlike(initializers.standard(math.sqrt(2) * scale))
+        case "fixup":
+            return _Fixup(scale, blocks)
+        case "unit_variance":
+            return _UnitVariance(scale, map_shape)
+        case "delta_orthogonal":
+            return _DeltaOrthogonal(scale)
+    raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
 
-    def __init__(
-        self, name: str, *, scale: float, blocks: int, map_shape: tuple[int, int]
-    ):
-        self._name = name
+
+class _AllAlike(Start):
+    """One initializer for all convolutions in blocks."""
+
+    def __init__(self, kernel_init: Callable):
+        self._kernel_init = kernel_init
+
+    def first_in_block(self, stride: int) -> Callable:
+        return self._kernel_init
+
+    def second_in_block(self) -> Callable:
+        return self._kernel_init
+
+
+class _Fixup(Start):
+    def __init__(self, scale: float, blocks: int):
         self._scale = scale
         self._blocks = blocks
+
+    def first_in_block(self, stride: int) -> Callable:
+        return initializers.standard(math.sqrt(2 / self._blocks) * self._scale)
+
+    def second_in_block(self) -> Callable:
+        return initializers.constant(0.0)
+
+
+class _DeltaOrthogonal(Start):
+    def __init__(self, scale: float):
+        self._scale = scale
+
+    def stem(self, size: int, stride: int) -> Callable:
+        return _delta_orthogonal(1.0)
+
+    def first_in_block(self, stride: int) -> Callable:
+        return _delta_orthogonal(self._scale)
+
+    def second_in_block(self) -> Callable:
+        return _delta_orthogonal(self._scale * math.sqrt(RELU_GAIN))
+
+
+class _UnitVariance(Start):
+    """Follows the mean square of every pixel through the net, one call after another.
+
+    `_mean_squares`, f64[h, w], is that of the map which the next convolution takes, in
+    expectation over the kernels before it, and relative to the mean over the map. It is
+    1 everywhere at first. Padding with zeros makes it smaller at the edges.
+    """
+
+    def __init__(self, scale: float, map_shape: tuple[int, int]):
+        self._scale = scale
         self._mean_squares = np.ones(map_shape)
 
     def stem(self, size: int, stride: int) -> Callable:
-        """The initializer of the first convolution."""
-        if self._name in ("unit_variance", "delta_orthogonal"):
-            return self._keeping_mean_squares(size, stride, gain=1.0, scale=1.0)
-        return initializers.standard()
+        mean_sum = self._pass_convolution(size, stride)
+        return initializers.normal(lambda shape: math.sqrt(1 / (mean_sum * shape[-2])))
 
     def first_in_block(self, stride: int) -> Callable:
-        """The initializer of a block's 3x3 convolution C_1, whose input is a sum."""
-        if self._name == "fixup":
-            return initializers.standard(math.sqrt(2 / self._blocks) * self._scale)
         return self._in_block(stride, gain=1.0)
 
     def second_in_block(self) -> Callable:
-        """The initializer of a block's 3x3 convolution C_2, which is after a ReLU."""
-        if self._name == "fixup":
-            return initializers.constant(0.0)
         return self._in_block(stride=1, gain=RELU_GAIN)
 
     def _in_block(self, stride: int, *, gain: float) -> Callable:
-        """What does not differ between C_1 and C_2 but for the gain."""
-        if self._name == "paper":
-            return initializers.paper(self._scale)
-        if self._name == "standard":
-            return initializers.standard(self._scale)
-        if self._name == "he":
-            return initializers.standard(math.sqrt(2) * self._scale)
-        return self._keeping_mean_squares(3, stride, gain=gain, scale=self._scale)
+        """N(0, scale^2 gain / (mean_sum c)), c input channels.
 
-    def _keeping_mean_squares(
-        self, size: int, stride: int, *, gain: float, scale: float
-    ) -> Callable:
-        """Keeps mean squares, times scale^2, where `gain` divides them before."""
-        if self._name == "delta_orthogonal":
-            return _delta_orthogonal(scale * math.sqrt(gain))
-        sums = _window_sums(self._mean_squares, size, stride)
-        mean = float(sums.mean())
-        self._mean_squares = sums / mean
+        The mean square of the output is scale^2 times that of the input. `gain` makes
+        up for a ReLU in between, which divides the mean square by it.
+        """
+        mean_sum = self._pass_convolution(3, stride)
 
         def deviation(shape):
-            return scale * math.sqrt(gain / (mean * shape[-2]))
+            return self._scale * math.sqrt(gain / (mean_sum * shape[-2]))
 
         return initializers.normal(deviation)
+
+    def _pass_convolution(self, size: int, stride: int) -> float:
+        """Moves `_mean_squares` past a convolution.
+
+        Returns:
+          The mean, over its windows, of the sum of the mean squares in a window: k^2
+          for a k x k kernel if nothing were padded.
+        """
+        sums = _window_sums(self._mean_squares, size, stride)
+        mean_sum = float(sums.mean())
+        self._mean_squares = sums / mean_sum
+        return mean_sum
 
 
 def _window_sums(values: np.ndarray, size: int, stride: int) -> np.ndarray:
@@ -118,8 +186,8 @@ def _delta_orthogonal(scale: float) -> Callable:
         kernel = np.zeros(shape)
         centre = (size - 1) // 2
         square = random_matrices.orthogonal(rng, (), channels)
-        # Rows are orthonormal:
-        # the squares of `channels_in` numbers are spread over `channels`.
+        # The rows are orthonormal, so the squares of `channels_in` numbers are spread
+        # over `channels`.
         kernel[centre, centre] = (
             scale * math.sqrt(channels / channels_in) * square[:channels_in]
         )
