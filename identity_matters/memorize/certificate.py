@@ -333,25 +333,47 @@ def _output_units(solved: _Solved, delta: np.ndarray) -> _OutputUnits:
 
 def _output_error(solved: _Solved, delta: np.ndarray) -> float:
     """`output_error_bound`: the largest |yhat - y| over outputs and classes in y."""
-    # All arrays are f64[r, r], [output, class].
-    units = _output_units(solved, delta)
+    errors = _output_errors(solved, _output_units(solved, delta))
+    largest = errors[:, np.unique(solved.labels)].max()
+    return (1 + EVALUATION_SLACK) * largest
+
+
+def _output_errors(solved: _Solved, units: _OutputUnits) -> np.ndarray:
+    """Bounds on the error of each output on the ball around each surrogate label q.
+
+    f64[r, r], [output, class]. With the ball's radius delta, the one-hot label e of the
+    class, and the units i that fire on the whole ball (always), on a part of it (part)
+    or on either (may), the bound is, by (E13),
+
+          | V ReLU(p(q)) - e |                       known_error
+        + | sum_always V_i u_i | delta               affine_error
+        + sum_may  |V_i| eta_i
+        + sum_part |V_i| (|u_i| delta + eta_i)       activation_error, both sums
+        + the rounding of the sum over all units     sum_rounding
+
+    The eta_i of a unit that fires on a part counts in both sums. Once would be enough;
+    twice only makes the bound larger.
+    """
     V = solved.solution.output_V
     V_size = np.abs(V)
     num_classes = len(V)
+    one_hot_labels = np.eye(num_classes)
     a = np.maximum(units.pre_activations, 0)
-    # What the surrogate labels themselves are mapped to is known.
-    error = np.abs(V @ a - np.eye(num_classes))
-    error += _slope_norms(solved, units) * units.radius[None]
-    # Units that fire on a part of the ball are bounded one by one.
     fires_on_a_part = units.may_fire & ~units.always_fires
-    error += V_size @ (units.may_fire * units.rounding + fires_on_a_part * units.reach)
-    error += sum_error(
+
+    known_error = np.abs(V @ a - one_hot_labels)
+    affine_error = _slope_norms(solved, units) * units.radius[None]
+    activation_error = V_size @ (
+        units.may_fire * units.rounding + fires_on_a_part * units.reach
+    )
+    # r products, and e, which is subtracted here in float64.
+    sum_rounding = sum_error(
         terms=num_classes + 1,
-        size=V_size @ (a + units.may_fire * units.reach) + np.eye(num_classes),
+        size=V_size @ (a + units.may_fire * units.reach) + one_hot_labels,
         weights=V_size.sum(axis=1)[:, None],
         dtype=solved.dtype,
     )
-    return (1 + EVALUATION_SLACK) * error[:, np.unique(solved.labels)].max()
+    return known_error + affine_error + activation_error + sum_rounding
 
 
 def _slope_norms(solved: _Solved, units: _OutputUnits) -> np.ndarray:
