@@ -47,7 +47,7 @@ from identity_matters.memorize.hashing import (
     check_group,
     draw_hash,
     find_constants,
-    places,
+    places_per_group,
     slots,
 )
 from identity_matters.memorize.machine import (
@@ -153,8 +153,8 @@ def memorize_with_few_numbers(
       x: whole numbers [n, d] of any type.
       y: integer[n], labels in 0 ... r - 1.
       num_classes: r, or None for the largest label plus one.
-      group_points: m, at most `hashing.places`. The search grows fast with m: see
-        `hashing.largest_group`.
+      group_points: m, at most `hashing.places_per_group`. The search grows fast with
+        m: see `hashing.largest_group`.
       word_bits: b <= 53; no parameter or intermediate value may exceed 2^b.
       width: k >= 6; a group has k - 5 words, and so k - 3 numbers.
       key: typed PRNG key; ``jax.random.key(0)`` if None.
@@ -175,7 +175,7 @@ def memorize_with_few_numbers(
 
     line = _project_to_line(points, rng, word_bits)
     groups = _group_neighbours(line, labels, group_points)
-    hashing = draw_hash(
+    shared_hash = draw_hash(
         largest_point=int(groups.t[-1]),
         place_bits=best_place_bits(group_points, layout.num_places),
         word_bits=word_bits,
@@ -185,22 +185,21 @@ def memorize_with_few_numbers(
         groups.t,
         group_points=group_points,
         num_places=layout.num_places,
-        hashing=hashing,
+        shared_hash=shared_hash,
         rng=rng,
     )
-    words = _pack_labels(groups, constants, hashing, layout)
+    words = _pack_labels(groups, constants, shared_hash, layout)
 
-    thresholds = np.append(groups.thresholds, hashing.large)
     start = _start(line, last_words=words[-1], last_constant=constants[-1])
     stages = (
-        _hash(hashing, width),
-        _find_place(hashing, width),
+        _hash(shared_hash, width),
+        _find_place(shared_hash, width),
         _extract(layout, width),
     )
     network = FewNumbers(
         input_map=jnp.asarray(line.input_map.entries[None], float),
         start=jnp.asarray(start),
-        thresholds=jnp.asarray(thresholds, float),
+        thresholds=jnp.asarray(_thresholds(groups, shared_hash), float),
         word_increments=jnp.asarray(_increments(words), float),
         constant_increments=jnp.asarray(_increments(constants), float),
         select=_select(width),
@@ -208,7 +207,7 @@ def memorize_with_few_numbers(
         stages=jax.tree.map(jnp.asarray, stages),
         output=one_hot(r, width, LABEL),
     )
-    largest = _largest_integer(line, hashing, layout, num_classes=r)
+    largest = _largest_integer(line, shared_hash, layout, num_classes=r)
     return network, exact_certificate(largest, word_bits)
 
 
@@ -247,13 +246,13 @@ class _Groups(NamedTuple):
       t: i64[n], increasing from 0.
       labels: int[n].
       group: i64[n], the number of the group of each point.
-      thresholds: i64[G - 1], the first points of groups G, G - 1, ..., 2.
+      first_points: i64[G - 1], those of groups G, G - 1, ..., 2.
     """
 
     t: np.ndarray
     labels: np.ndarray
     group: np.ndarray
-    thresholds: np.ndarray
+    first_points: np.ndarray
 
 
 def _group_neighbours(line: Line, labels: np.ndarray, group_points: int) -> _Groups:
@@ -264,7 +263,7 @@ def _group_neighbours(line: Line, labels: np.ndarray, group_points: int) -> _Gro
         t=t,
         labels=labels[order],
         group=np.arange(len(t)) // group_points,
-        thresholds=t[group_points::group_points][::-1],
+        first_points=t[group_points::group_points][::-1],
     )
 
 
@@ -293,19 +292,20 @@ def _word_layout(num_classes: int, word_bits: int, width: int) -> _WordLayout:
         base=max(2, num_classes),
         digits=slots(num_classes, word_bits),
         words=width - LEAST_WIDTH + 1,
-        num_places=places(num_classes, word_bits, width),
+        num_places=places_per_group(num_classes, word_bits, width),
     )
 
 
 def _pack_labels(
-    groups: _Groups, constants: np.ndarray, hashing: Hash, layout: _WordLayout
+    groups: _Groups, constants: np.ndarray, shared_hash: Hash, layout: _WordLayout
 ) -> np.ndarray:
     """The words, i64[G, k - 5], with each point's label as the digit at its place."""
-    place = hashing.places(groups.t, constants[groups.group])
-    word, digit = np.divmod(place, layout.digits)
+    place_of_point = shared_hash.places(groups.t, constants[groups.group])
+    # In which word of its group a place is, and at which digit of that word.
+    word_of_point, digit_of_point = np.divmod(place_of_point, layout.digits)
+    value_of_digit = layout.base ** (layout.digits - 1 - digit_of_point)
     words = np.zeros((len(constants), layout.words), np.int64)
-    value = groups.labels * layout.base ** (layout.digits - 1 - digit)
-    np.add.at(words, (groups.group, word), value)
+    np.add.at(words, (groups.group, word_of_point), groups.labels * value_of_digit)
     return words
 
 
@@ -326,6 +326,15 @@ def _start(line: Line, last_words: np.ndarray, last_constant: int) -> np.ndarray
     start[CONSTANT] = last_constant
     start[_word_channels(width)] = last_words
     return start
+
+
+def _thresholds(groups: _Groups, shared_hash: Hash) -> np.ndarray:
+    """The threshold T of each block of the selection, which measures t >= T: i64[G].
+
+    The next block adds its increments where t is below T. No block follows the last
+    one, which must measure 0 everywhere: its T is M', which is above all points.
+    """
+    return np.append(groups.first_points, shared_hash.large)
 
 
 def _increments(group_values: np.ndarray) -> np.ndarray:
@@ -376,31 +385,31 @@ def _with_numbers(
 # numbers are among those that (E11) counts.
 
 
-def _hash(hashing: Hash, width: int) -> Repeated:
+def _hash(shared_hash: Hash, width: int) -> Repeated:
     """z <- 2^L ((z mod M) + c) mod M' in register POINT, HASH_ROUNDS times."""
     fold = blocks_that_add_where(
-        width, {POINT: 1}, hashing.small, {POINT: -hashing.small}
+        width, {POINT: 1}, shared_hash.small, {POINT: -shared_hash.small}
     )
     add_constant = blocks_that_add_where(
         width,
         {POINT: 1, CONSTANT: 1},
-        hashing.large,
-        {POINT: -hashing.large},
+        shared_hash.large,
+        {POINT: -shared_hash.large},
         Unit(reads={CONSTANT: 1}, bias=0, writes={POINT: 1}),
     )
     doubling = blocks_that_add_where(
-        width, {POINT: 2}, hashing.large, {POINT: -hashing.large}, double(POINT)
+        width, {POINT: 2}, shared_hash.large, {POINT: -shared_hash.large}, double(POINT)
     )
     return Repeated(
         parts=(
             Repeated((*fold, *add_constant), repeats=1),
-            Repeated(doubling, repeats=hashing.doublings),
+            Repeated(doubling, repeats=shared_hash.doublings),
         ),
         repeats=HASH_ROUNDS,
     )
 
 
-def _find_place(hashing: Hash, width: int) -> Repeated:
+def _find_place(shared_hash: Hash, width: int) -> Repeated:
     """p <- floor(2^b z / M') in register PLACE, by b doublings; then CONSTANT is 0.
 
     Where doubling z brings it to M' or above, the next bit of the quotient is 1.
@@ -408,14 +417,14 @@ def _find_place(hashing: Hash, width: int) -> Repeated:
     next_bit = blocks_that_add_where(
         width,
         {POINT: 2},
-        hashing.large,
-        {POINT: -hashing.large, PLACE: 1},
+        shared_hash.large,
+        {POINT: -shared_hash.large, PLACE: 1},
         double(POINT),
         double(PLACE),
     )
     return Repeated(
         parts=(
-            Repeated(next_bit, repeats=hashing.place_bits),
+            Repeated(next_bit, repeats=shared_hash.place_bits),
             Repeated((block(width, [clear(CONSTANT)]),), repeats=1),
         ),
         repeats=1,
@@ -448,13 +457,13 @@ def _extract(layout: _WordLayout, width: int) -> Repeated:
 
 
 def _largest_integer(
-    line: Line, hashing: Hash, layout: _WordLayout, num_classes: int
+    line: Line, shared_hash: Hash, layout: _WordLayout, num_classes: int
 ) -> int:
     """A bound on all numbers, terms and partial sums (E12)."""
     shift = abs(int(line.t.min()))
     return max(
         line.largest_sum + shift,
-        2 * hashing.large,
+        2 * shared_hash.large,
         layout.base**layout.digits,
         # The subtracted r |p - j|, for places and rounds up to W S.
         2 * num_classes * layout.digits * layout.words,

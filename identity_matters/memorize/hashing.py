@@ -53,7 +53,7 @@ def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
     )
 
 
-def places(
+def places_per_group(
     num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH
 ) -> int:
     """How many labels fit into the k - 5 words of a group; at most 63 are used."""
@@ -103,7 +103,7 @@ def largest_group(
       width: k >= 6; a group has k - 5 words.
       chance: in (0, 1]; the search tries about 1 / chance constants for each group.
     """
-    available = places(num_classes, word_bits, width)
+    available = places_per_group(num_classes, word_bits, width)
     # The chance falls with the number of points.
     return sum(
         _best_chance(points, available) >= chance for points in range(1, available + 1)
@@ -122,7 +122,9 @@ def check_group(
     """
     if check_whole("word_bits", word_bits, LEAST_WORD_BITS) > EXACT_BITS:
         raise ValueError(f"word_bits must be at most {EXACT_BITS}, got {word_bits}")
-    available = places(num_classes, word_bits, check_whole("width", width, LEAST_WIDTH))
+    available = places_per_group(
+        num_classes, word_bits, check_whole("width", width, LEAST_WIDTH)
+    )
     if check_whole("group_points", group_points) > available:
         raise ValueError(
             f"a group holds {available} labels of {num_classes} classes, got"
@@ -183,7 +185,7 @@ def find_constants(
     t: np.ndarray,
     group_points: int,
     num_places: int,
-    hashing: Hash,
+    shared_hash: Hash,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """For each group, a constant that sends its points to different places: i64[G].
@@ -193,7 +195,7 @@ def find_constants(
         last ones, if fewer are left.
       group_points: m.
       num_places: a point's place must be below it.
-      hashing: the hash.
+      shared_hash: the hash of all groups.
       rng: draws constants.
     Raises:
       ValueError: none is found for a group.
@@ -202,15 +204,15 @@ def find_constants(
     constants = []
     if in_full_groups:
         full_groups = t[:in_full_groups].reshape(-1, group_points)
-        constants.append(_search(full_groups, num_places, hashing, rng))
+        constants.append(_search(full_groups, num_places, shared_hash, rng))
     if in_full_groups < len(t):
         last_group = t[in_full_groups:][None]
-        constants.append(_search(last_group, num_places, hashing, rng))
+        constants.append(_search(last_group, num_places, shared_hash, rng))
     return np.concatenate(constants)
 
 
 def _search(
-    groups: np.ndarray, num_places: int, hashing: Hash, rng: np.random.Generator
+    groups: np.ndarray, num_places: int, shared_hash: Hash, rng: np.random.Generator
 ) -> np.ndarray:
     """`find_constants` for groups of one size, i64[G, m]: i64[G]."""
     group_points = groups.shape[1]
@@ -218,9 +220,9 @@ def _search(
     unsolved = np.arange(len(groups))
     for _ in range(SEARCH_DRAWS):
         draws = max(1, SEARCH_HASHES // (len(unsolved) * group_points))
-        drawn = rng.integers(0, hashing.small, (len(unsolved), draws))
+        drawn = rng.integers(0, shared_hash.small, (len(unsolved), draws))
         # i64[unsolved groups, draws, points]
-        of_points = hashing.places(groups[unsolved][:, None], drawn[:, :, None])
+        of_points = shared_hash.places(groups[unsolved][:, None], drawn[:, :, None])
         # As many bits are set as there are different places.
         occupied = np.bitwise_count(np.bitwise_or.reduce(1 << of_points, axis=2))
         works = (occupied == group_points) & (of_points.max(axis=2) < num_places)

@@ -270,7 +270,11 @@ def test_blocks_find_the_places_that_the_constants_were_searched_for():
 def test_words_hold_as_many_labels_as_fit():
     assert [hashing.slots(r) for r in (1, 2, 10, 1000, 2**53)] == [53, 53, 15, 5, 1]
     assert [hashing.slots(10, bits) for bits in (26, 27, 49, 50)] == [7, 8, 14, 15]
-    assert [hashing.places(10, 53, width) for width in (6, 8, 12)] == [15, 45, 63]
+    assert [hashing.places_per_group(10, 53, width) for width in (6, 8, 12)] == [
+        15,
+        45,
+        63,
+    ]
 
 
 @pytest.mark.parametrize(
