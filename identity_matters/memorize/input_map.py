@@ -19,8 +19,8 @@ from identity_matters.array_types import Array
 
 # Entries of x that are cut into pieces at once, to stay in a core's cache.
 CHUNK_ENTRIES = 2**19
-# With fewer bits to share, a piece and an entry
-# of A_0 would have less than three and two.
+# With fewer bits to share, a piece and an entry of A_0 would have less than three and
+# two.
 LEAST_SHARED_BITS = 5
 
 
@@ -28,8 +28,8 @@ class Slicing(NamedTuple):
     """How many bits A_0 and the inputs have in the exact products of a map from R^d.
 
     d 2^map_bits 2^(piece_bits - 1) is at most 2^24 in float32 and 2^53 in float64, so
-    that all partial sums are exact, and the pieces have one bit more than the precision
-    together.
+    that all partial sums are exact. Together the pieces have at least one bit more than
+    the precision.
 
     Attributes:
       map_bits: entries of A_0 are odd multiples of a power of two, at most 2^map_bits
@@ -71,8 +71,9 @@ def slicing(features: int, dtype: DTypeLike) -> Slicing:
 def margin_bits(dtype: DTypeLike) -> int:
     """How far A_0 stays from underflow and overflow: by a factor of 2^margin_bits.
 
-    No step of `project` underflows then before its result is scaled, as map_bits plus
-    the bits of all pieces are fewer.
+    Then no step of `project` underflows before the last scaling. The least bit of a
+    t_j (`_put_together`) is 2^-(map_bits + pieces piece_bits) times the largest entry
+    of its row of A_0 or more, and that exponent is below margin_bits.
     """
     return 2 * np.finfo(dtype).nmant - 2
 
@@ -96,9 +97,15 @@ def project(input_map: Array, x: Array) -> jax.Array:
     """``h_0 = A_0 x`` in columns: f[k, d] and f[n, d] to f[k, n].
 
     For a map from `round_map`, all devices that round to nearest agree on every bit of
-    the result. Each x is first rounded to a grid of at most 2^-24 (float64: 2^-53)
-    times its largest entry, and subnormal entries count as zero, on devices that keep
-    them, too.
+    the result. Each x is first rounded to a grid, by at most 2^-24 (float64: 2^-53)
+    times its largest entry unless that is close to subnormal, and subnormal entries
+    count as zero, on devices that keep them, too.
+
+    In the letters of (E9), with x in 2^(e-1) <= max |x_i| < 2^e, b = piece_bits and
+    p = pieces,
+
+        y_1 = 2^(b-1-e) x,    s_j = round(y_j),    y_{j+1} = 2^b (y_j - s_j),
+        t_p = A_0 s_p,        t_j = A_0 s_j + 2^-b t_{j+1},    h = 2^(e-b+1) t_1.
     """
     n, features = x.shape
     rows = max(1, min(n, CHUNK_ENTRIES // features))
@@ -112,28 +119,52 @@ def _project_chunk(input_map: Array, x: Array) -> jax.Array:
     _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
     info = jnp.finfo(x.dtype)
     x = jnp.where(jnp.abs(x) < info.tiny, 0, x)
-    largest = jnp.max(jnp.abs(x), axis=1)
-    # Powers of two that are normal numbers, and so are their reciprocals.
-    exponents = jnp.minimum(piece_bits - 1 - _exponent(largest), -info.minexp)
-    remainder = x * _power_of_two(exponents, x.dtype)[:, None]
-    products = []
-    for _ in range(pieces):
-        piece = jax.lax.round(remainder, jax.lax.RoundingMethod.TO_NEAREST_EVEN)
-        products.append(
-            jnp.matmul(piece, input_map.T, precision=jax.lax.Precision.HIGHEST)
-        )
-        # Exact: the remainder is at most 1/2 and has no finer bits than before.
-        remainder = (remainder - piece) * 2.0**piece_bits
-    h = products.pop()
-    while products:
-        h = products.pop() + h * 2.0**-piece_bits
-    h = h * _power_of_two(-exponents, x.dtype)[:, None]
+    scale_exponents = _scale_exponents(x, piece_bits)
+    scaled = x * _power_of_two(scale_exponents, x.dtype)[:, None]
+    products = [
+        jnp.matmul(piece, input_map.T, precision=jax.lax.Precision.HIGHEST)
+        for piece in _cut_into_pieces(scaled, piece_bits, pieces)
+    ]
+    t = _put_together(products, piece_bits)
+    h = t * _power_of_two(-scale_exponents, x.dtype)[:, None]
     # Devices that flush subnormal numbers to zero differ on when a number is subnormal.
     return jnp.where(jnp.abs(h) < 2 * info.tiny, 0, h)
 
 
+def _scale_exponents(x: jax.Array, piece_bits: int) -> jax.Array:
+    """``b - 1 - e`` for each row of x, f[n, d], as integers[n].
+
+    It is less for the smallest rows, so that 2 to this power and its reciprocal are
+    normal numbers.
+    """
+    largest = jnp.max(jnp.abs(x), axis=1)
+    return jnp.minimum(piece_bits - 1 - _exponent(largest), -jnp.finfo(x.dtype).minexp)
+
+
+def _cut_into_pieces(y: jax.Array, piece_bits: int, pieces: int) -> list[jax.Array]:
+    """The whole numbers s_1, s_2, ... of y = y_1, f[n, d] each, the largest first."""
+    cut = []
+    for _ in range(pieces):
+        s = jax.lax.round(y, jax.lax.RoundingMethod.TO_NEAREST_EVEN)
+        cut.append(s)
+        # Exact: y - s is at most 1/2 in size and has no finer bits than y.
+        y = (y - s) * 2.0**piece_bits
+    return cut
+
+
+def _put_together(products: list[jax.Array], piece_bits: int) -> jax.Array:
+    """t_1 from the products A_0 s_1, A_0 s_2, ..., all f[n, k]."""
+    *larger, t = products
+    for product in reversed(larger):
+        t = product + t * 2.0**-piece_bits
+    return t
+
+
 def flushes(x: np.ndarray) -> bool:
-    """Whether `project` takes subnormal entries of x, f[n, d], for zero that matter."""
+    """Whether x, f[n, d], has subnormal entries that matter.
+
+    `project` takes them for zero.
+    """
     _, piece_bits, pieces = slicing(x.shape[1], x.dtype)
     size = np.abs(x)
     subnormal = (size > 0) & (size < np.finfo(x.dtype).tiny)
