@@ -18,8 +18,8 @@ from identity_matters.memorize.examples import largest_entry
 from identity_matters.memorize.plan import Plan, in_blocks
 from identity_matters.memorize.rounding import gamma, round_to
 
-# Assumption 3.1 asks for |x_i| = 1;
-# float32 inputs satisfy it to a few units in the last place.
+# Assumption 3.1 asks for |x_i| = 1; float32 inputs satisfy it to a few units in the
+# last place.
 UNIT_NORM_TOLERANCE = 1e-5
 # Width of the projection that narrows down the pairs for `separation`.
 PROJECTED_FEATURES = 64
@@ -172,7 +172,7 @@ def separation(x: ArrayLike) -> Separation:
     """Assumption 3.1's rho: the smallest ``|x_i - x_j|^2`` over all rows of x, exactly.
 
     An orthogonal projection only shortens distances, so only pairs whose projections
-    are closer than the smallest distance so far are compared in full. The memory needed
+    are closer than the closest pair so far are compared in full. The memory needed
     beside x is that of the projections and of TILE_POINTS times n numbers.
 
     >>> separation(np.array([[0.0, 0.0], [3.0, 4.0], [3.0, 3.0]]))
@@ -186,18 +186,10 @@ def separation(x: ArrayLike) -> Separation:
     x = _checked_rows(x)
     z, unit = _scaled_projection(x)
     squared_norms = np.sum(z**2, axis=1)
-    rounding = _rounding_of_products(z, squared_norms)
     best = Separation(math.inf, (0, 0))
     for start in range(0, len(x), TILE_POINTS):
-        tile = z[start : start + TILE_POINTS]
-        tile_squares = squared_norms[start : start + len(tile)] - rounding
-        # |z_j|^2 - 2 <z_i, z_j>: with the row's own square, a lower bound of the
-        # distance to each later row. Each pair is compared once, from its first row.
-        bounds = squared_norms[start:] - 2 * tile @ z[start:].T
-        bounds[np.tril_indices(len(tile), 0, bounds.shape[1])] = np.inf
-        best = _search_tile(
-            best, x, start, bounds=bounds, tile_squares=tile_squares, unit=unit
-        )
+        lower_bounds = _lower_bounds(z, squared_norms, start)
+        best = _search_tile(best, x, start, lower_bounds=lower_bounds, unit=unit)
     return best
 
 
@@ -219,10 +211,10 @@ def _checked_rows(x: ArrayLike) -> np.ndarray:
 def _scaled_projection(x: np.ndarray) -> tuple[np.ndarray, float]:
     """(z, unit): ``unit z``, f32[n, p], is x in other axes; entries are at most 1.
 
-    float32 would not hold the squares of 1e-23.
+    Without the unit, float32 would not hold the squares of 1e-23.
     """
-    # Other types would wrap around, be truncated
-    # or overflow where the mean of the rows is subtracted.
+    # Other types would wrap around, be truncated or overflow where the mean of the rows
+    # is subtracted.
     is_float = x.dtype in (np.float32, np.float64)
     z = _project_to_principal_axes(x if is_float else x.astype(np.float64))
     unit = float(np.abs(z).max()) or 1.0
@@ -236,13 +228,33 @@ def _rounding_of_products(z: np.ndarray, squared_norms: np.ndarray) -> float:
     return float(4 * terms * np.finfo(np.float32).eps * np.max(squared_norms))
 
 
+def _lower_bounds(z: np.ndarray, squared_norms: np.ndarray, start: int) -> np.ndarray:
+    """Lower bounds on the squared distances of a tile's rows from all rows on or after.
+
+    ``|z_i|^2 + |z_j|^2 - 2 <z_i, z_j>`` less its rounding, for i in the tile. Infinite
+    for j <= i, so that each pair is compared once, from its first row.
+
+    Args:
+      z: f32[n, p], all rows of the projection.
+      squared_norms: f32[n], |z_i|^2.
+      start: the number of the tile's first row.
+    Returns:
+      f32[tile, n - start].
+    """
+    tile = z[start : start + TILE_POINTS]
+    rounding = _rounding_of_products(z, squared_norms)
+    bounds = squared_norms[start:] - 2 * tile @ z[start:].T
+    bounds += (squared_norms[start : start + len(tile)] - rounding)[:, None]
+    bounds[np.tril_indices(len(tile), 0, bounds.shape[1])] = np.inf
+    return bounds
+
+
 def _search_tile(
     best: Separation,
     x: np.ndarray,
     start: int,
     *,
-    bounds: np.ndarray,
-    tile_squares: np.ndarray,
+    lower_bounds: np.ndarray,
     unit: float,
 ) -> Separation:
     """`best`, or the closest pair whose first row is in a tile if that is closer.
@@ -251,20 +263,20 @@ def _search_tile(
       best: the closest pair so far.
       x: [n, d], all rows.
       start: the number of the tile's first row.
-      bounds: f32[tile, n - start]; plus the row's square below, a lower bound of the
-        distance to each row from `start` on.
-      tile_squares: f32[tile], the squares of the tile's rows, less what rounding costs.
-      unit: of the lengths that `bounds` are in.
+      lower_bounds: f32[tile, n - start] of `_lower_bounds`, squared distances in
+        unit^2. `best.rho` is brought to this scale, not they to that of x, as float32
+        may not hold them there.
+      unit: of the lengths in the projection.
     """
-    least = bounds.min(axis=1) + tile_squares
-    for i in np.argsort(least):
-        if least[i] >= best.rho / unit**2:
+    least_of_row = lower_bounds.min(axis=1)
+    for i in np.argsort(least_of_row):
+        if least_of_row[i] >= best.rho / unit**2:
             break
-        # The closest by projection comes first, so that few others must be compared.
-        nearest = start + bounds[i].argmin(keepdims=True)
+        # The nearest by its bound comes first, so that few others must be compared.
+        nearest = start + lower_bounds[i].argmin(keepdims=True)
         best = _closer(best, x, start + i, nearest)
-        within = bounds[i] + tile_squares[i] < best.rho / unit**2
-        best = _closer(best, x, start + i, start + np.flatnonzero(within))
+        within_reach = lower_bounds[i] < best.rho / unit**2
+        best = _closer(best, x, start + i, start + np.flatnonzero(within_reach))
     return best
 
 
@@ -273,11 +285,11 @@ def _closer(
 ) -> Separation:
     """`best`, or the pair of row i and the closest candidate row if that is closer."""
     differences = np.subtract(x[candidates], x[i], dtype=np.float64)
-    squares = np.sum(differences**2, axis=1)
-    if not squares.size or squares.min() >= best.rho:
+    squared_distances = np.sum(differences**2, axis=1)
+    if not squared_distances.size or squared_distances.min() >= best.rho:
         return best
-    j = candidates[np.argmin(squares)]
-    return Separation(float(squares.min()), (int(i), int(j)))
+    j = candidates[np.argmin(squared_distances)]
+    return Separation(float(squared_distances.min()), (int(i), int(j)))
 
 
 def _project_to_principal_axes(x: np.ndarray) -> np.ndarray:
