@@ -28,6 +28,7 @@ _CODE_DIRECTORIES = ("identity_matters", "experiments", "benchmarks")
 _CODE_ENDINGS = (".py", ".toml")
 _RESULTS = "results/"  # may differ from the commit: it is where runs go
 _LINK = "120000"  # git's mode of a symbolic link
+_SHA1_DIGITS = 40
 _FILE_TYPES = ("100644", "100755", _LINK)
 
 Tree = dict[str, tuple[str, str]]  # path -> (git's mode, hash of the content)
@@ -53,7 +54,10 @@ def code_version() -> dict:
 
 
 def digest(hashes: dict[str, str]) -> str:
-    """A digest of the source files in `hashes`: path -> git's hash of the content."""
+    """A digest of the source files in `hashes`: path -> git's SHA-1 of the content.
+
+    So it is the same in the clones that use SHA-256.
+    """
     lines = [
         f"{content} {path}\n"
         for path, content in sorted(hashes.items())
@@ -65,11 +69,25 @@ def digest(hashes: dict[str, str]) -> str:
 def digest_of_commit(commit: str) -> str | None:
     """The `digest` of a commit's source files; None if this clone lacks the commit."""
     tree = _tree_of(commit) if _is_clone() else None
-    return (
-        None
-        if tree is None
-        else digest({path: content for path, (_, content) in tree.items()})
-    )
+    if tree is None:
+        return None
+    hashes = {
+        path: _sha1_of_blob(name) for path, (_, name) in tree.items() if _is_code(path)
+    }
+    if None in hashes.values():
+        return None
+    return digest(hashes)
+
+
+def _sha1_of_blob(name: str) -> str | None:
+    """The SHA-1 of what git calls `name`; None if git cannot tell.
+
+    It is the name itself, except in the clones that use SHA-256.
+    """
+    if len(name) == _SHA1_DIGITS:
+        return name
+    content = _git("cat-file", "blob", name)
+    return None if content is None else _hash(content)
 
 
 def _is_code(path: str) -> bool:
@@ -78,7 +96,7 @@ def _is_code(path: str) -> bool:
 
 
 def _source_hashes() -> dict[str, str]:
-    """Path -> git's hash of the content, of the source files as they are now."""
+    """Path -> git's SHA-1 of the content, of the source files as they are now."""
     return {
         path.relative_to(REPOSITORY).as_posix(): _hash(_content(path))
         for name in _CODE_DIRECTORIES
@@ -94,9 +112,9 @@ def _content(path: pathlib.Path) -> bytes:
     return path.read_bytes().replace(b"\r\n", b"\n")
 
 
-def _hash(content: bytes, digits: int = 40) -> str:
+def _hash(content: bytes, digits: int = _SHA1_DIGITS) -> str:
     """Git's hash of a file's content: SHA-1, or SHA-256 in the clones that use it."""
-    function = hashlib.sha1 if digits == 40 else hashlib.sha256
+    function = hashlib.sha1 if digits == _SHA1_DIGITS else hashlib.sha256
     return function(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -211,7 +229,7 @@ def write_file() -> pathlib.Path:
     """Writes .code_version.json; ValueError unless this is a clone without changes."""
     if not _is_clone() or code_version()["dirty"] is not False:
         raise ValueError(
-            f"{REPOSITORY} is no clone without changes: commit or remove them first"
+            f"{REPOSITORY} is not a clean clone: commit or remove what is changed first"
         )
     version = _from_git()
     path = REPOSITORY / FILE

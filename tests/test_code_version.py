@@ -163,6 +163,19 @@ def copy_of(clone, monkeypatch):
     return copy
 
 
+def test_a_clone_that_uses_sha256_has_the_same_digest(clone):
+    with_sha1 = code_version.code_version()
+    shutil.rmtree(clone / ".git")
+    git(clone, "init", "-q", "--object-format=sha256")
+    git(clone, "add", ".")
+    git(clone, *IDENTITY, "commit", "-qm", "one")
+    with_sha256 = code_version.code_version()
+    assert len(with_sha256["commit"]) == 64 and with_sha256["dirty"] is False
+    assert with_sha256["code"] == with_sha1["code"]
+    of_commit = code_version.digest_of_commit(with_sha256["commit"])
+    assert of_commit == with_sha1["code"]
+
+
 def test_a_copy_without_git_carries_its_commit(clone, monkeypatch):
     known = code_version.code_version()
     assert code_version.digest_of_commit(known["commit"]) == known["code"]
@@ -184,12 +197,10 @@ def test_a_copy_that_was_changed_is_no_copy(clone, monkeypatch, act):
 
 def test_the_file_is_written_in_a_clone_without_changes_only(clone, monkeypatch):
     change(clone)
-    with pytest.raises(
-        ValueError, match="no clone without changes: commit or remove them"
-    ):
+    with pytest.raises(ValueError, match="not a clean clone: commit or remove"):
         code_version.write_file()
     shutil.rmtree(clone / ".git")
-    with pytest.raises(ValueError, match="no clone without changes"):
+    with pytest.raises(ValueError, match="not a clean clone"):
         code_version.write_file()
 
 

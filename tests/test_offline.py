@@ -102,7 +102,7 @@ def test_from_pack_to_promote(clone, tmp_path):
     (clone / "setup.cfg").write_text("changed")
     refused = run(script, "pack", packed, cwd=tmp_path, **settings, **index)
     assert (refused.returncode, list(packed.iterdir())) == (2, [])
-    assert "is no clone without changes" in refused.stderr
+    assert "is not a clean clone" in refused.stderr
     shutil.copy(forked.ROOT / "setup.cfg", clone)
     (wheel,) = (tmp_path / "index").iterdir()
     in_lock = wheel.read_bytes()
