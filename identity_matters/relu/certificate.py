@@ -46,9 +46,9 @@ from identity_matters.relu.rational import (
     row_norms,
 )
 
-# where a candidate is a critical point to the last digit
+# The least rho, where a candidate is a critical point to the last digit.
 _LEAST_RADIUS = Fraction(1, 10**25)
-# give up at once if the least eigenvalue is below this share of the largest
+# The proof gives up at once if the least eigenvalue is below this share of the largest.
 _FLAT = 1e-9
 
 
@@ -272,8 +272,8 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
     """Newton's method for F, whose value at theta_0 is `gradient`."""
     rounded = derivative.astype(np.float64)
     spectrum = np.linalg.eigvalsh(rounded)
-    # A flat direction that is no rescaling:
-    # other nets nearby give the same predictions.
+    # A flat direction that is no rescaling: other nets nearby give the same
+    # predictions.
     _require(
         spectrum[0] > _FLAT * spectrum[-1],
         "the Hessian is flat",
@@ -342,12 +342,14 @@ def _require_contraction(newton: _Newton, third: Fraction) -> None:
     """(1): ``theta - C F(theta)`` maps the ball into itself and contracts it.
 
     Its derivative ``I - C F'(theta)`` is at most ``Z + ||C|| L rho`` in the ball, so it
-    is enough that this rate is below 1 and ``Y + rate rho <= rho``.
+    is enough that this rate is below 1 and ``Y + rate rho <= rho``. As rho is about
+    4 Y, the latter fails first, at a rate of about 3/4.
     """
     rho = newton.radius
     rate = newton.defect + newton.inverse_norm * third * rho
-    contracts = newton.step + rate * rho <= rho and rate < 1
-    _require(contracts, "no contraction, rate", rate, 1)
+    largest_rate = 1 - newton.step / rho
+    contracts = rate <= largest_rate and rate < 1
+    _require(contracts, "no contraction, rate", rate, largest_rate)
 
 
 def _require_transversal(tangents: np.ndarray, T: np.ndarray, rho: Fraction) -> None:
