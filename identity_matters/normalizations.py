@@ -10,10 +10,13 @@ import numpy as np
 
 # These three are as in pylearn2's make_cifar10_gcn_whitened.py.
 GCN_NORM = 55.0  # of every image after contrast normalisation
-GCN_LEAST_NORM = 1e-8  # an image is not rescaled if the divisor is below this
+# An image is not rescaled if the divisor, its norm over GCN_NORM, is below this.
+_GCN_LEAST_DIVISOR = 1e-8
 ZCA_BIAS = 0.1  # what is added to the variances
 LARGEST_PIXEL = 255  # of uint8
-_CHUNK_EXAMPLES = 4096  # in fitting a normalisation: 100 MB of CIFAR images in float64
+# How many rows are converted to float64 at once in fitting: images (`_fit_zca`, 100 MB
+# of CIFAR), or pixels (`_fit_mean_std`).
+_CHUNK_ROWS = 4096
 
 
 class Normalization(NamedTuple):
@@ -65,10 +68,8 @@ def _fit_mean_std(images: np.ndarray) -> dict:
     else:
         mean = flat.mean(axis=0, dtype=np.float64)
         variance = np.zeros(channels)
-        for start in range(0, len(flat), _CHUNK_EXAMPLES):
-            variance += ((flat[start : start + _CHUNK_EXAMPLES] - mean) ** 2).sum(
-                axis=0
-            )
+        for start in range(0, len(flat), _CHUNK_ROWS):
+            variance += ((flat[start : start + _CHUNK_ROWS] - mean) ** 2).sum(axis=0)
         variance /= len(flat)
     if not np.all(variance > 0):
         raise ValueError(f"every channel of images must vary, got variances {variance}")
@@ -81,7 +82,7 @@ def _normalize_contrast(x: jax.Array) -> jax.Array:
     axes = tuple(range(1, x.ndim))
     x = x - jnp.mean(x, axis=axes, keepdims=True)
     divisor = jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) / GCN_NORM
-    return x / jnp.where(divisor < GCN_LEAST_NORM, 1.0, divisor)
+    return x / jnp.where(divisor < _GCN_LEAST_DIVISOR, 1.0, divisor)
 
 
 def _fit_zca(images: np.ndarray) -> dict:
@@ -92,8 +93,8 @@ def _fit_zca(images: np.ndarray) -> dict:
     normalize = jax.jit(_normalize_contrast)
     total = np.zeros(())
     products = np.zeros(())
-    for start in range(0, len(images), _CHUNK_EXAMPLES):
-        chunk = images[start : start + _CHUNK_EXAMPLES].astype(np.float32)
+    for start in range(0, len(images), _CHUNK_ROWS):
+        chunk = images[start : start + _CHUNK_ROWS].astype(np.float32)
         x = np.asarray(normalize(chunk), np.float64).reshape(len(chunk), -1)
         total = total + x.sum(axis=0)
         products = products + x.T @ x

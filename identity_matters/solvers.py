@@ -9,15 +9,16 @@ import optax
 
 from identity_matters.array_types import Array
 
-# Levenberg-Marquardt: the damping shrinks after
-# a successful step and grows after a failed one.
+# Levenberg-Marquardt: the damping shrinks after a successful step and grows after a
+# failed one.
 _SHRINK = 5.0
 _GROW = 4.0
-# Relative to ||J||_F^2. With less, J^T J,
-# often singular by symmetry, would stay so to rounding.
+# Relative to ||J||_F^2. With less, J^T J, often singular by symmetry, would stay so to
+# rounding.
 _LEAST_DAMPING = 1e-13
 _LARGEST_DAMPING = 1e6
-_FIRST_DAMPING = 5e-2
+# Before the start, which counts as a success: the first move has it over _SHRINK.
+_DAMPING_BEFORE_START = 5e-2
 
 
 class Fit(NamedTuple):
@@ -72,8 +73,8 @@ def least_squares(
     """
 
     def linearize(point: jax.Array) -> Fit:
-        # One pass gives the value and the Jacobian,
-        # so `residual` is compiled only once.
+        # One pass gives the value and the Jacobian, so `residual` is compiled only
+        # once.
         def value_twice(p):
             value = residual(p)
             return value, value
@@ -113,7 +114,7 @@ def least_squares(
         jacobian=jnp.ones((rows.size, theta.size)),
     )
     start = _Search(
-        best=nowhere, trial=theta, damping=jnp.asarray(_FIRST_DAMPING), step=0
+        best=nowhere, trial=theta, damping=jnp.asarray(_DAMPING_BEFORE_START), step=0
     )
     return jax.lax.while_loop(is_unfinished, attempt, start).best
 
@@ -128,7 +129,8 @@ def projected_adam(
 ) -> tuple[Any, jax.Array]:
     """The best iterate of projected Adam; its learning rate falls to 0 along a cosine.
 
-    Use it under jit. An iterate where the objective is NaN ends the search.
+    Use it under jit. It always takes all `steps`. An iterate where the objective is NaN
+    is never the best one.
 
     Args:
       objective: maps parameters, a pytree of f64 arrays, to an f64[]; it is

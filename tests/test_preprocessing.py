@@ -135,7 +135,7 @@ def test_mean_std_of_each_channel():
 @pytest.mark.slow
 def test_zca_whitens_the_training_images(monkeypatch):
     monkeypatch.setattr(
-        normalizations, "_CHUNK_EXAMPLES", 64
+        normalizations, "_CHUNK_ROWS", 64
     )  # 300 images: full chunks and a partial one
     images = _images(300, (2, 2, 3))
     images[7] = 9  # without any contrast

@@ -23,7 +23,8 @@ _CONVERGED = STOPPED.index("risk below tolerance")
 _STALLED = STOPPED.index("stalled")
 _DIVERGED = STOPPED.index("diverged")
 _MAX_UPDATES = STOPPED.index("max updates")
-# Updates and records are counted in int32; the loop adds to products of both.
+# Updates and records are counted in int32. The largest number is that of the update at
+# which the next record is due, which is below max_updates + record_every.
 _MOST_COUNTED = 2**30
 
 

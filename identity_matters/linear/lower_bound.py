@@ -27,7 +27,7 @@ from identity_matters.linear.target import (
 )
 
 # Every x, rho and y gives a bound, so none of the following can make one wrong; they
-# say how hard the best is looked for.
+# only set how thorough the search is.
 # How many random vectors L-BFGS may start from (always the same ones), and its steps.
 _RANDOM_DIRECTIONS = 64
 _ITERATIONS = 200
@@ -41,7 +41,8 @@ _PEAK_TOLERANCE = 1e-6
 _MANY_LAYERS = 10**6
 # The relative distance of the two y on either side of the best one.
 _STEP_ASIDE = 1e-4
-# An angle whose sine is this small, relative to |R x|, has no gradient to rounding.
+# The angle between x and R x has no gradient to rounding if the part of R x across x is
+# this small, relative to |M x|: of R x, or of R x - x near the identity.
 _KINK = 1e-12
 
 

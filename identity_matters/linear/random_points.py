@@ -28,8 +28,9 @@ UNIT_ROUNDOFF = 2.0**-24
 _REFLECTION_ROUNDINGS = 10
 # Error bounds are computed in float32 themselves, with a relative error of some 1e-6.
 _BOUND_SLACK = 1.001
-# log10 of the least 1 - tau / max_tau, of the least relative distance of a singular
-# value from tau, and of the least weight of a column of E.
+# log10 of the least 1 - tau / max_tau, and of the least weight of a column of E. The
+# relative distances of singular values from tau are a uniform share of a number that is
+# at least as large.
 _LOG10_CLOSEST = -4.0
 # left / right below which a point counts as close to equality.
 _TIGHT_RATIO = 1.01
@@ -138,7 +139,7 @@ def _draw_uniform(
 
 
 def _log_uniform(uniform: jax.Array) -> jax.Array:
-    """Numbers from 1e-4 to 1, every power of ten as likely: how close to the limit."""
+    """Log-uniform numbers from 1e-4 to 1."""
     return 10 ** (_LOG10_CLOSEST * uniform)
 
 

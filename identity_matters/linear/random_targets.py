@@ -73,13 +73,8 @@ def target(
     return FAMILIES[family](rng, d, strength)
 
 
-# The members of `FAMILIES`: each returns a target f64[d, d].
-# `strength` is as in `target`.
-
-
-def _balanced(singular_values: np.ndarray) -> np.ndarray:
-    """Scaled so that the largest times the least is 1."""
-    return singular_values / np.sqrt(singular_values.max() * singular_values.min())
+# The members of `FAMILIES`: each returns a target f64[d, d]. `strength` is as in
+# `target`.
 
 
 def _gaussian(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
@@ -124,7 +119,7 @@ def _normal(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
 def _negative(
     rng: np.random.Generator, d: int, strength: float, multiplicity: int
 ) -> np.ndarray:
-    """Symmetric; about half of its eigenvalues are negative, each several times."""
+    """Symmetric; about half of its eigenvalues are negative, each so many times."""
     negative = _even_half(d)
     simple = np.exp(strength * rng.standard_normal(d))
     of_negative = np.repeat(simple, multiplicity)[:negative]
@@ -132,16 +127,11 @@ def _negative(
     moduli = np.append(of_negative, of_positive)
     eigenvalues = _balanced(moduli) * np.where(np.arange(d) < negative, -1, 1)
     S = rotation(rng, d)
-    # For half of the targets, on average,
-    # the eigenvectors are the axes in random order.
+    # For half of the targets, on average, the eigenvectors are the axes in random
+    # order.
     if rng.uniform() < 0.5:
         S = np.eye(d)[rng.permutation(d)]
     return symmetric_in_basis(S, eigenvalues)
-
-
-def _even_half(d: int) -> int:
-    """The even number next to d / 2, upwards, and at most d."""
-    return min(d - d % 2, 2 * ((d + 3) // 4))
 
 
 def _negative_normal(rng: np.random.Generator, d: int, strength: float) -> np.ndarray:
@@ -158,6 +148,19 @@ def _negative_normal(rng: np.random.Generator, d: int, strength: float) -> np.nd
     K[2 * turned : 2 * turned + negative] *= -1
     S = rotation(rng, d)
     return S @ rotate_rows(K[:, None] * S.T, np.pi * rng.uniform(0.75, 1, turned))
+
+
+# What several members share.
+
+
+def _balanced(singular_values: np.ndarray) -> np.ndarray:
+    """Scaled so that the largest times the least is 1."""
+    return singular_values / np.sqrt(singular_values.max() * singular_values.min())
+
+
+def _even_half(d: int) -> int:
+    """The least even number that is at least d / 2, but not above d."""
+    return min(d - d % 2, 2 * ((d + 3) // 4))
 
 
 FAMILIES: dict[str, Callable[[np.random.Generator, int, float], np.ndarray]] = {

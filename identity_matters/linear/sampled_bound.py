@@ -41,6 +41,8 @@ def noise_floor(
     Returns:
       The risk, or math.inf where the step is too large for the linear model to have a
       stationary second moment.
+    Raises:
+      ValueError: the eigenvalues are not as above, or not finite real numbers.
 
     >>> # One scalar layer, Sigma = 1:
     >>> # h / (1 - h), h = (eta / B) / (1 - eta (1 + 1 / B)).
@@ -53,7 +55,8 @@ def noise_floor(
     sigma = real_array("sigma_eigenvalues", sigma_eigenvalues, axes=1)
     if r.shape != sigma.shape or r.min() <= 0 or sigma.min() < 0:
         raise ValueError(
-            "target and sigma eigenvalues must be as many, the former positive"
+            "need as many sigma eigenvalues as target eigenvalues, the latter positive,"
+            " the former not negative"
         )
     # The shares of the layers after and before layer i.
     share_after = (depth - np.arange(1, depth + 1)) / depth

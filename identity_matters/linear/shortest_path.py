@@ -153,8 +153,8 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 
     Returns f64[depth, d, d]. For m = depth each piece gives a layer. Otherwise piece i
     is ``exp(t log M_i)`` at constant speed, in a time proportional to ``||log M_i||``,
-    and a layer that crosses nodes is a product of such parts. Raises ValueError if a
-    piece is too far from I for its logarithm.
+    and a layer that crosses nodes is a product of such parts. Raises NotApplicableError
+    if a piece is too far from I for its logarithm.
     """
     m, d, _ = pieces.shape
     if m == depth:
@@ -180,7 +180,10 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _logarithms(pieces: np.ndarray) -> np.ndarray:
-    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)``, C = (M - I) (M + I)^{-1}."""
+    """``log M = 2 artanh C = 2 (C + C^3/3 + ...)``, C = (M - I) (M + I)^{-1}.
+
+    Raises NotApplicableError if an M is too far from I.
+    """
     identity = np.eye(pieces.shape[-1])
     # C has the eigenvalues (mu - 1) / (mu + 1). At 0.9 the series still ends within
     # _MOST_TERMS: 0.9^400 < eps.

@@ -14,7 +14,7 @@ import numpy as np
 def peel(
     cells: np.ndarray, table_size: int
 ) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The edges in rounds, each with a cell that no edge of this or a later round has.
+    """Rounds of edges, each with a cell that no other of this or a later round has.
 
     Args:
       cells: i64[n, 3], the cells of each edge, in 0 ... table_size - 1; repeats are

@@ -1,4 +1,4 @@
-"""What is decided about a network before its weights are: see `Plan`."""
+"""What is decided about a network before its second layers are solved for: `Plan`."""
 
 from typing import NamedTuple
 

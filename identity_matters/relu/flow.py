@@ -1,4 +1,4 @@
-"""Gradient flow of ReLU blocks, integrated, against what `training` promises."""
+"""Gradient flow of ReLU blocks, integrated: `training` promises where it goes."""
 
 import functools
 
