@@ -34,6 +34,8 @@ undecided, and also if the numbers contradict what is proved, because then they 
 be relied on.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from experiments import relu_search, relu_training, run
@@ -47,7 +49,6 @@ from experiments.run.verdicts import (
     under_attack,
     where,
 )
-from identity_matters.report.records import rows_of
 
 _PARTS_OF_NETS = "depth width lifted_width bias"  # what a trial calls them
 
@@ -136,10 +137,11 @@ def trials(*, variant: str, **settings) -> list[dict]:
         case "dead_units":
             several = {"nets": "depth width width_in", "laws": "law"}
             return each(settings, several, measured="dead")
-        case _:
+        case "noise":
             settings["lifted_width"] = settings["width_in"]
             several = {"biases": "bias", "depths": "depth", "widths": "width"}
             return each(settings, several, measured="noise")
+    raise ValueError(f"there is no variant {variant!r}")
 
 
 def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
@@ -224,31 +226,77 @@ def _ratio_verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
 def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Descent from zero never moves; at the largest width nearly all others halve f."""
-    by_scale = rows_of(records, "width scale=scales halved_share largest_travelled")
-    starts = rows_of(records, "width scale=scales final_risk_share stalled")
-    from_zero = where(by_scale, scale=0)
-    metrics = {"largest_step_from_zero": largest(from_zero, "largest_travelled")}
-    noisy = [row for row in by_scale if row["scale"] != 0]
-    noisy_starts = [row for row in starts if row["scale"] != 0]
     widths = sorted({record["width"] for record in records})
-    for width in widths:
-        ends = where(noisy_starts, width=width)
-        optimal = joined(ends, "final_risk_share") <= settings["optimal_share"]
-        stalled = ~optimal & joined(ends, "stalled").astype(bool)
-        halved = joined(where(noisy, width=width), "halved_share")
-        metrics |= {
-            f"starts_at_width_{width}": len(optimal),
-            f"halved_share_at_width_{width}": float(halved.mean()),
-            f"optimal_share_at_width_{width}": float(optimal.mean()),
-            f"stalled_share_at_width_{width}": float(stalled.mean()),
-            f"unfinished_share_at_width_{width}": float((~optimal & ~stalled).mean()),
-        }
-    halved_share = metrics[f"halved_share_at_width_{widths[-1]}"]
+    by_width = {
+        width: _ends_at_noise(where(records, width=width), settings["optimal_share"])
+        for width in widths
+    }
+    steps_from_zero = _from_zero(records, "largest_travelled").tolist()
+    largest_step_from_zero = max(steps_from_zero, default=None)
+    metrics = {"largest_step_from_zero": largest_step_from_zero}
+    for width, ends in by_width.items():
+        for name, value in ends._asdict().items():
+            metrics[f"{name}_at_width_{width}"] = value
     holds = (
-        halved_share >= settings["least_halved_share"]
-        and metrics["largest_step_from_zero"] == 0
+        by_width[widths[-1]].halved_share >= settings["least_halved_share"]
+        and largest_step_from_zero == 0
     )
     return run.Verdict("nonlinear-noise", metrics, reproduced(holds))
+
+
+class _Ends(NamedTuple):
+    """Where descent from noise ends: metrics, whose names the width completes.
+
+    Attributes:
+      starts: how many there are.
+      halved_share: of the starts that halve f on the way.
+      optimal_share: of those that end with an optimal f.
+      stalled_share: of those that are not optimal and have stalled.
+      unfinished_share: of all others.
+    """
+
+    starts: int
+    halved_share: float
+    optimal_share: float
+    stalled_share: float
+    unfinished_share: float
+
+
+def _ends_at_noise(records: list[dict], optimal_at_most: float) -> _Ends:
+    """Where descent ends from the starts of these records that are not zero.
+
+    f / f(0) up to `optimal_at_most` is optimal.
+    """
+    halved_shares = _from_noise(records, "halved_share")
+    optimal = _from_noise(records, "final_risk_share") <= optimal_at_most
+    stalled = ~optimal & _from_noise(records, "stalled")
+    return _Ends(
+        starts=len(optimal),
+        halved_share=float(halved_shares.mean()),
+        optimal_share=float(optimal.mean()),
+        stalled_share=float(stalled.mean()),
+        unfinished_share=float((~optimal & ~stalled).mean()),
+    )
+
+
+def _from_zero(records: list[dict], name: str) -> np.ndarray:
+    """The values at scale 0 of a field with an entry for each scale: a flat array."""
+    return np.concatenate(
+        [
+            np.ravel(np.array(record[name])[np.array(record["scales"]) == 0])
+            for record in records
+        ]
+    )
+
+
+def _from_noise(records: list[dict], name: str) -> np.ndarray:
+    """As `_from_zero`, at all other scales."""
+    return np.concatenate(
+        [
+            np.ravel(np.array(record[name])[np.array(record["scales"]) != 0])
+            for record in records
+        ]
+    )
 
 
 VERDICTS = {

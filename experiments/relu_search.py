@@ -26,10 +26,12 @@ from identity_matters.report.records import rows_of
 # if f / f(0) is at most this: the targets are realizable.
 OPTIMAL_SHARE = 1e-9
 _NOT_INSIDE = ("not critical", "outside")
-BAD = ("saddle", "no negative curvature")
+NO_NEGATIVE_CURVATURE = "no negative curvature"
+BAD = ("saddle", NO_NEGATIVE_CURVATURE)
 # A point has the risk of the origin up to this relative difference: five digits.
 _AT_THE_ORIGINS_RISK = 1e-5
-# Kinds of limits; the first that fits counts.
+# Kinds of limits. The first whose condition holds counts; the last has no condition.
+# `classify` in measurements/relu_search.py has the conditions, by name.
 KINDS = (
     "not critical",
     "outside",

@@ -5,11 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.measurements.relu_nets import (
-    gaussian_blocks,
-    random_blocks,
-    repeated_in_turn,
-)
+from experiments.measurements.relu_nets import gaussian_blocks, random_blocks
 from experiments.run.measuring import generator
 from identity_matters.relu import critical_points, model, origin, problems
 from identity_matters.relu.problems import Setting
@@ -44,40 +40,47 @@ def at_origin(trial: OriginTrial, key: jax.Array) -> dict:
     Lists have an entry for each problem.
     """
     rng = generator(key)
-    step = trial.step_size
     sample, _ = problems.realizable(rng, trial.problems, trial.setting)
     others = random_blocks(rng, np.ones(trial.problems), trial.setting, trial.width)
     steepest, curvatures = _steepest_descents(trial, rng, sample)
-    # Three nets for each problem: at zero, one step along its steepest descent, and one
-    # step along another direction.
-    nets = jax.tree.map(
-        lambda along, other: np.concatenate(
-            [np.zeros_like(along), step * along, step * other]
-        ),
-        steepest,
-        others,
-    )
-    batch = repeated_in_turn(sample, 3)
-    risks, gradients = jax.vmap(model.risk_and_gradient)(nets, batch)
-    at_zero, along, other = np.asarray(risks).reshape(3, trial.problems)
-    gradient_entries_at_zero = [
-        abs(part[: trial.problems]).max() for part in jax.tree.leaves(gradients)
-    ]
-    hessian_entry = origin.largest_autodiff_hessian_entry(
-        *problems.member((nets, sample), 0)
-    )
+    zeros = jax.tree.map(np.zeros_like, others)
+    risks, gradients = jax.vmap(model.risk_and_gradient)(zeros, sample)
+    risks = np.asarray(risks)
+    step = trial.step_size
+    changes_along_steepest = _changes_along(steepest, sample, risks, step)
+    changes_along_others = _changes_along(others, sample, risks, step)
     forms = [
         origin.second_order_form(*problems.member((others, sample), index))
         for index in range(trial.problems)
     ]
     return {
-        "risk": at_zero.tolist(),
-        "largest_gradient_entry": float(max(gradient_entries_at_zero)),
-        "largest_autodiff_hessian_entry": hessian_entry,
+        "risk": risks.tolist(),
+        "largest_gradient_entry": float(
+            max(abs(part).max() for part in jax.tree.leaves(gradients))
+        ),
+        "largest_autodiff_hessian_entry": origin.largest_autodiff_hessian_entry(
+            *problems.member((zeros, sample), 0)
+        ),
         "escape_curvature": curvatures,
-        "measured_curvature": ((at_zero - along) / step**2).tolist(),
-        "form_error": np.abs((other - at_zero) / step**2 - forms).tolist(),
+        "measured_curvature": (-changes_along_steepest).tolist(),
+        "form_error": np.abs(changes_along_others - forms).tolist(),
     }
+
+
+def _changes_along(
+    directions: model.Blocks, sample: model.Problem, risks: np.ndarray, step: float
+) -> np.ndarray:
+    """``(f(step theta) - f(0)) / step^2`` for each problem, f64[problems].
+
+    Args:
+      directions: a theta for each problem.
+      sample: the problems.
+      risks: f(0), f64[problems].
+      step: of the difference quotients.
+    """
+    nets = jax.tree.map(lambda part: step * part, directions)
+    moved, _ = jax.vmap(model.risk_and_gradient)(nets, sample)
+    return (np.asarray(moved) - risks) / step**2
 
 
 def _steepest_descents(

@@ -1,9 +1,6 @@
 """The bound on the gradient of ReLU nets, under attack, and where it is tight (N12)."""
 
-import collections
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -43,6 +40,21 @@ class RatioTrial(NamedTuple):
         return self.width >= 2 * self.setting.pairs
 
 
+class _AtNorm(NamedTuple):
+    """What is measured of the nets of one norm. Left and right are those of the bound.
+
+    Attributes:
+      least_ratio, median_ratio: of ||grad f||^2 / f, over the random nets.
+      searched_ratio: the least ||grad f||^2 / f that a search meets.
+      largest_right_over_left: over the random nets and the searches.
+    """
+
+    least_ratio: float
+    median_ratio: float
+    searched_ratio: float
+    largest_right_over_left: float
+
+
 def gradient_ratio(trial: RatioTrial, key: jax.Array) -> dict:
     """The feature bound on random nets, under attack, and where it is tight (N12).
 
@@ -50,50 +62,66 @@ def gradient_ratio(trial: RatioTrial, key: jax.Array) -> dict:
     """
     rng = generator(key)
     sample, _ = problems.realizable(rng, trial.samples, trial.setting)
-    measured = collections.defaultdict(list)
-    largest_over = 0.0
-    for norm in trial.norms:
-        norms = np.full(trial.samples, norm)
-        blocks = random_blocks(rng, norms, trial.setting, trial.width)
-        right, left, value = map(
-            np.asarray,
-            jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample),
-        )
-        # what right / left is where left = 0
-        at_rest = np.where(right > 0, np.inf, 0.0)
-        over = np.divide(right, left, out=at_rest, where=left > 0)
-        largest_over = max(largest_over, float(over.max()))
-        measured["least_ratio"].append(float((left / value).min()))
-        measured["median_ratio"].append(float(np.median(left / value)))
-        search = _search_from(trial, blocks, sample, norm)
-        measured["searched_ratio"].append(float(search(objective="ratio").min()))
-        if trial.can_have_independent_features:
-            slack = float(search(objective="slack").min())
-            largest_over = max(largest_over, 1 / slack)
+    by_norm = [_measure_norm(trial, rng, sample, norm) for norm in trial.norms]
     return {
-        **measured,
-        "largest_right_over_left": largest_over,
+        "least_ratio": [at_norm.least_ratio for at_norm in by_norm],
+        "median_ratio": [at_norm.median_ratio for at_norm in by_norm],
+        "searched_ratio": [at_norm.searched_ratio for at_norm in by_norm],
+        "largest_right_over_left": max(
+            (at_norm.largest_right_over_left for at_norm in by_norm), default=0.0
+        ),
         "tight_right_over_left": [
             _tight_ratio(trial, rng, norm) for norm in trial.norms
         ],
     }
 
 
-def _search_from(
-    trial: RatioTrial, blocks: model.Blocks, sample: model.Problem, norm: float
-) -> Callable[..., np.ndarray]:
-    """`feature_bound.search` from the first of these nets; it takes the objective."""
-    first_blocks, first_sample = jax.tree.map(
+def _measure_norm(
+    trial: RatioTrial, rng: np.random.Generator, sample: model.Problem, norm: float
+) -> _AtNorm:
+    """Random nets of one norm, one for each problem, and searches from the first."""
+    norms = np.full(trial.samples, norm)
+    blocks = random_blocks(rng, norms, trial.setting, trial.width)
+    bound, squared_gradient, risk = map(
+        np.asarray, jax.vmap(feature_bound.bound_and_squared_gradient)(blocks, sample)
+    )
+    ratios = squared_gradient / risk
+    largest_right_over_left = float(_right_over_left(bound, squared_gradient).max())
+    start, problem = jax.tree.map(
         lambda part: np.asarray(part)[: trial.searched], (blocks, sample)
     )
-    return functools.partial(
-        feature_bound.search,
-        first_blocks,
-        first_sample,
+    searched_ratios = feature_bound.search(
+        start,
+        problem,
         norm,
+        objective="ratio",
         steps=trial.steps,
         learning_rate=trial.learning_rate,
     )
+    if trial.can_have_independent_features:
+        left_over_right = feature_bound.search(
+            start,
+            problem,
+            norm,
+            objective="slack",
+            steps=trial.steps,
+            learning_rate=trial.learning_rate,
+        )
+        largest_right_over_left = max(
+            largest_right_over_left, 1 / float(left_over_right.min())
+        )
+    return _AtNorm(
+        least_ratio=float(ratios.min()),
+        median_ratio=float(np.median(ratios)),
+        searched_ratio=float(searched_ratios.min()),
+        largest_right_over_left=largest_right_over_left,
+    )
+
+
+def _right_over_left(right: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """right / left, f64[m]; where left = 0 it is inf, or 0 if right is 0, too."""
+    where_left_is_0 = np.where(right > 0, np.inf, 0.0)
+    return np.divide(right, left, out=where_left_is_0, where=left > 0)
 
 
 def _tight_ratio(

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments.measurements.relu_nets import random_blocks, short
-from experiments.relu_search import BAD, KINDS
+from experiments.relu_search import BAD, KINDS, NO_NEGATIVE_CURVATURE
 from experiments.run.measuring import generator
 from identity_matters.relu import (
     critical_points,
@@ -106,16 +106,14 @@ def search(trial: SearchTrial, key: jax.Array) -> dict:
         rng, np.tile(norms, trial.problems), trial.setting, trial.width
     )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
-    points, numbers = critical_points.find(
+    points, found = critical_points.find(
         blocks,
         batch,
         descends,
         steps=trial.steps,
         tolerance=trial.gradient_tolerance,
     )
-    numbers = {**numbers, **_numbers_of(points, batch)}
-    numbers = {name: np.asarray(value) for name, value in numbers.items()}
-    numbers["risk_share"] = numbers["risk"] / origin.risk_at_origin(batch)
+    numbers = _numbers_at(points, batch, found)
     kinds = classify(trial, numbers)
     limits = _Limits(points, teachers, batch, numbers, kinds)
     ratios_at_bad = numbers["functional_ratio"][np.isin(kinds, BAD)]
@@ -140,33 +138,49 @@ def _every_other(starts: int, problem_count: int) -> np.ndarray:
     return np.tile(np.arange(starts) % 2 == 0, problem_count)
 
 
-def _numbers_of(points: model.Blocks, batch: model.Problem) -> dict:
-    """What is measured at the limits, besides what the solver returns."""
+def _numbers_at(points: model.Blocks, batch: model.Problem, found: dict) -> dict:
+    """All that is measured at the limits, by name: arrays, an entry for each limit.
+
+    Args:
+      points: the limits.
+      batch: the problem of each.
+      found: what `critical_points.find` measured there.
+    """
     right, left = jax.vmap(feature_bound.functional_bound)(points, batch)
     # At a bad point no bound is 0.
     ratios = left / np.maximum(right, np.finfo(float).tiny)
-    return {
+    numbers = {
+        **found,
         **critical_points.kink_margins(points, batch),
+        "risk_share": found["risk"] / origin.risk_at_origin(batch),
         "bound_coefficient": jax.vmap(feature_bound.coefficient)(points, batch),
         "functional_gradient": np.sqrt(np.sum(left, axis=1)),
         "functional_ratio": np.min(ratios, axis=1),  # the least over the blocks
         "max_norm": model.max_norm(points),
     }
+    return {name: np.asarray(value) for name, value in numbers.items()}
 
 
 def classify(trial: SearchTrial, numbers: dict[str, np.ndarray]) -> np.ndarray:
-    """One of `KINDS` for each limit, from the arrays that `search` collects."""
+    """One of `KINDS` for each limit, from the arrays that `search` collects.
+
+    Where several conditions hold, the kind that comes first in `KINDS` counts.
+    """
     eigenvalues = numbers["eigenvalues"]
-    conditions = [
-        numbers["gradient_norm"] > trial.gradient_tolerance,
-        numbers["max_norm"] >= trial.radius,
-        numbers["risk_share"] <= trial.optimal_share,
-        numbers["dead_units"] == trial.units,
-        numbers["shortest_unit"] <= trial.zero_unit_tolerance,
-        numbers["kink_margin"] <= trial.kink_tolerance,
-        eigenvalues[:, 0] < -trial.curvature_tolerance * eigenvalues[:, -1],
-    ]
-    return np.select(conditions, KINDS[:-1], KINDS[-1])
+    least_counted_as_0 = -trial.curvature_tolerance * eigenvalues[:, -1]
+    conditions = {
+        "not critical": numbers["gradient_norm"] > trial.gradient_tolerance,
+        "outside": numbers["max_norm"] >= trial.radius,
+        "optimal": numbers["risk_share"] <= trial.optimal_share,
+        "all dead": numbers["dead_units"] == trial.units,
+        "zero unit": numbers["shortest_unit"] <= trial.zero_unit_tolerance,
+        "at a kink": numbers["kink_margin"] <= trial.kink_tolerance,
+        "saddle": eigenvalues[:, 0] < least_counted_as_0,
+    }
+    kinds = [kind for kind in KINDS if kind != NO_NEGATIVE_CURVATURE]
+    return np.select(
+        [conditions[kind] for kind in kinds], kinds, default=NO_NEGATIVE_CURVATURE
+    )
 
 
 def _certificates(trial: SearchTrial, limits: _Limits) -> list[dict]:
@@ -220,7 +234,7 @@ def _most_curved(trial: SearchTrial, limits: _Limits) -> list[int]:
     zeros = np.minimum(zeros, eigenvalues.shape[1] - 1)
     curvature = np.take_along_axis(eigenvalues, zeros[:, None], axis=1)[:, 0]
     is_curved = curvature > trial.curvature_tolerance * eigenvalues[:, -1]
-    is_candidate = is_curved & (limits.kinds == KINDS[-1])
+    is_candidate = is_curved & (limits.kinds == NO_NEGATIVE_CURVATURE)
     return [int(index) for index in np.argsort(-curvature) if is_candidate[index]]
 
 
