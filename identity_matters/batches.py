@@ -103,10 +103,9 @@ class Streams:
 class Drawn:
     """Fresh training examples at each step, drawn by the devices.
 
-    The test split is in memory.
-
-    An "epoch" is one batch of `train_examples`, so that the key of an example depends
-    on its step and its place in the batch alone, not on the device that draws it.
+    The test split is in memory. An "epoch" is one batch of `train_examples`, so that
+    the key of an example depends on its step and its place in the batch alone, not on
+    the device that draws it.
     """
 
     draw: Callable  # (keys[n]) -> {"images": f32[n, ...], "labels": [n, ...]}; jittable
@@ -141,9 +140,7 @@ Examples = Arrays | Streams | Drawn
 def batch_plan(
     seed: int, num_examples: int, batch_examples: int, first_step: int, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The examples of `steps` steps from `first_step` on, and their epochs.
-
-    Epochs count from 0.
+    """The examples of `steps` steps from `first_step` on, and their epochs, from 0 on.
 
     Both are i32[steps, batch_examples]. `seed` and `first_step` may be 0; all others
     are positive.
@@ -170,8 +167,8 @@ def batch_plan(
 @functools.lru_cache(maxsize=4)
 def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
     """A uniformly random permutation, i64[num_examples], read-only."""
-    # NumPy promises to keep the raw output of Philox;
-    # `Generator.permutation` may change.
+    # NumPy promises to keep the raw output of Philox; `Generator.permutation` may
+    # change.
     generator = np.random.Philox(key=np.array([seed, epoch], np.uint64))
     order = np.argsort(generator.random_raw(num_examples), kind="stable")
     order.setflags(write=False)
@@ -184,8 +181,8 @@ def example_keys(key: jax.Array, epochs: Array, indices: Array) -> jax.Array:
     `epochs`, `indices`: i32[n]. Raises ValueError unless `key` is a typed key of JAX's
     threefry.
     """
-    # With other generators (rbg), the numbers
-    # drawn from a key change when it is vmapped.
+    # With other generators (rbg), the numbers drawn from a key change when it is
+    # vmapped.
     if (generator := jax.random.key_impl(key)) != "threefry2x32":
         raise ValueError(f"key must be of the generator threefry2x32, got {generator}")
 

@@ -116,7 +116,7 @@ def real_array(
     if not array.size:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
     if dtype is not None:
-        # it becomes an infinity, which is refused below
+        # A number beyond `dtype` becomes infinite, which is refused below.
         with np.errstate(over="ignore"):
             array = array.astype(dtype, copy=False)
     finite = np.isfinite(array)

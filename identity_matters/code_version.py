@@ -71,11 +71,13 @@ def digest_of_commit(commit: str) -> str | None:
     tree = _tree_of(commit) if _is_clone() else None
     if tree is None:
         return None
-    hashes = {
-        path: _sha1_of_blob(name) for path, (_, name) in tree.items() if _is_code(path)
-    }
-    if None in hashes.values():
-        return None
+    hashes = {}
+    for path, (_, name) in tree.items():
+        if _is_code(path):
+            sha1 = _sha1_of_blob(name)
+            if sha1 is None:
+                return None
+            hashes[path] = sha1
     return digest(hashes)
 
 

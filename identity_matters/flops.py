@@ -24,8 +24,8 @@ class _Device(NamedTuple):
         Ampere on, float32 on older ones, one bfloat16 pass on TPUs.
       memory_gb: size of the memory; None if not looked up.
       memory_gb_per_second: its bandwidth; None if not looked up.
-      clock_ghz: of a TPU; that which gives its peak, two operations for each
-        multiplier of its matrix units and cycle. None if not looked up.
+      clock_ghz: of a TPU: the clock at which two operations for each multiplier of its
+        matrix units and cycle make up its peak. None if not looked up.
     """
 
     words: tuple[str, ...]
@@ -127,6 +127,7 @@ _DEVICES = (
         memory_gb_per_second=819,
         clock_ghz=1.5,
     ),
+    # JAX names a v5p "TPU v5".
     _Device(
         ("TPU", "v5"),
         bfloat16=459.0,

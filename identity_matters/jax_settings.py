@@ -25,11 +25,9 @@ GENERATOR = "threefry2x32"
 def use_fast_convolutions() -> None:
     """Adds FAST_CONVOLUTIONS to XLA_FLAGS.
 
-    XLA looks there before its first compilation.
-
-    Not for a jaxlib outside JAXLIB_VERSIONS, not where JAX computes on an accelerator,
-    and not if the user has set the flag. Flags in a file, which XLA_FLAGS may name, are
-    left alone, too.
+    XLA looks there before its first compilation. Nothing is added for a jaxlib outside
+    JAXLIB_VERSIONS, where JAX computes on an accelerator, or if the user has set the
+    flag. Flags in a file, which XLA_FLAGS may name, are left alone, too.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     names_a_file = flags and not flags.startswith("-")

@@ -1,11 +1,10 @@
 """How many cores and how much memory this process may use.
 
-The limits are the machine's, or its container's.
-
-Containers and SLURM jobs are limited by control groups, which a program does not notice
-until it is slowed down or killed. Both versions of control groups are read: version 1
-has one hierarchy for each controller, version 2 one for all of them. A group is also
-bound by the limits of its parents.
+The limits are the machine's, or its container's. Containers and SLURM jobs are limited
+by control groups, which a program does not notice until it is slowed down or killed.
+Both versions of control groups are read: version 1 has one hierarchy for each
+controller, version 2 one for all of them. A group is also bound by the limits of its
+parents.
 """
 
 import contextlib

@@ -159,7 +159,8 @@ def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -
 def gradient_bound_v3(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [v3]: ||grad f||_F^2 >= 4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 (f - C).
 
-    False as printed: the power of sigma_min(Sigma) should be 1. Arguments as above.
+    False as printed: the power of sigma_min(Sigma) should be 1. Arguments may be arrays
+    that broadcast.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma_min**2 * excess
 

@@ -149,10 +149,9 @@ class Preprocessing:
     def check_images(self, name: str, images: Any) -> np.ndarray:
         """A user's argument `name` as raw images of the training's kind.
 
-        They are u8 or f32[n, ...].
-
-        Warns if floating-point images are of another scale than in training. Raises
-        ValueError, as `raw_images` does, for images of another dtype or shape.
+        They are u8 or f32[n, ...]. Warns if floating-point images are of another scale
+        than in training. Raises ValueError, as `raw_images` does, for images of another
+        dtype or shape.
         """
         given = plain_array(name, images)
         raw = raw_images(name, given)
@@ -254,9 +253,7 @@ class Preprocessing:
 def raw_images(name: str, images: Any) -> np.ndarray:
     """A user's argument `name` as raw images, u8 or f32[n, ...].
 
-    Other floating types are converted.
-
-    Raises ValueError for what is not: integers other than uint8, of which nobody can
+    Other floating types are converted. Raises ValueError for what is not: integers other than uint8, of which nobody can
     say how they are to be scaled; NaN or infinity; complex numbers and booleans; masks
     and units; images that are channels first, by their shape; nothing; no axis of
     examples.
@@ -283,10 +280,7 @@ def raw_images(name: str, images: Any) -> np.ndarray:
 
 
 def looks_unscaled(images: np.ndarray) -> bool:
-    """Whether float32 images seem to be pixels or counts that are not scaled.
-
-    Pixels are 0 to 255.
-    """
+    """Whether float32 images seem to be pixels, 0 to 255, or counts, not scaled."""
     if (
         images.dtype != np.float32
         or images.min() < 0

@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike
 from identity_matters.checks import check_whole, square_matrix
 from identity_matters.linear import second_moment
 
-# The proofs use l |||A||| <= a <= 1, where (1 - a/l)^{l-1} >= e^{-a}.
+# The proofs use l |||A||| <= a <= 1, where (1 - a/l)^{l-1} >= e^{-a}. Gradient flow may
+# start from this s_0 itself, descent only from below it: there kappa > 1 must be left.
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
 # 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
 _KAPPA = 4 / 3
-# The rounding error of m is assumed to be below
-# this many d eps (||R|| + s_0) cond(Sigma).
+# The rounding error of m is assumed to be below this many d eps (||R|| + s_0)
+# cond(Sigma).
 _MARGIN_ROUNDINGS = 8
 # Outside this and its inverse, squares of norms would leave the range of float64.
 _SMALLEST_NORM = 1e-140
@@ -158,7 +159,7 @@ class _Problem(NamedTuple):
 
     Attributes:
       R: f64[d, d].
-      kept: of Sigma.
+      kept: the eigenvalues of Sigma that are certainly not 0, and their vectors.
       sigma: the least eigenvalue that is not 0; not above its exact value.
       largest: the largest eigenvalue of Sigma; not below its exact value.
       phi0: sqrt(f(0) - C); not below its exact value.

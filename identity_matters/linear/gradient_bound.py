@@ -44,10 +44,9 @@ def gradient_lower_bound(
 ) -> float:
     """The right-hand side of eq. (2.3) at A, with ``tau = |||A|||`` as measured there.
 
-    Of the forms only "corrected" is a true bound of ``||grad f||_F^2``. What float64
-    cannot tell from 0 in Sigma is left out of it, so that it is one whatever the small
-    eigenvalues are: with Pi the projection on the others and sigma the least of them,
-    it is
+    Of the forms only "corrected" is a true bound of ``||grad f||_F^2``. Eigenvalues of
+    Sigma that float64 cannot tell from 0 are left out, so the bound holds whatever they
+    are: with Pi the projection on the others and sigma the least of them, it is
 
         4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2,
 

@@ -12,8 +12,8 @@ from identity_matters.linear.target import NotApplicableError, contained
 
 # Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
-# A root is rejected if its l-th power misses R
-# by more than this, relative in Frobenius norm.
+# A root is rejected if its l-th power misses R by more than this, relative in Frobenius
+# norm.
 LARGEST_ERROR = 1e-10
 
 
@@ -39,12 +39,13 @@ class RotationForm(NamedTuple):
         """``Q^t - I``, f64[d, d], computed so that small angles keep all digits."""
         planes = 2 * len(self.angles)
         turns = exponent * self.angles
-        halves = self.basis[:, :planes].T.reshape(-1, 2, len(self.basis))
-        quarter_turned = np.stack([-halves[:, 1], halves[:, 0]], axis=1)
-        # cos t - 1 without cancellation, and sin t
+        # f64[d // 2, 2, d]: the two basis vectors of each plane.
+        pairs = self.basis[:, :planes].T.reshape(-1, 2, len(self.basis))
+        quarter_turned = np.stack([-pairs[:, 1], pairs[:, 0]], axis=1)
+        # cos t - 1 without cancellation, and sin t.
         cos_minus_1 = -2 * np.sin(turns / 2) ** 2
         sin = np.sin(turns)
-        moved = cos_minus_1[:, None, None] * halves
+        moved = cos_minus_1[:, None, None] * pairs
         moved += sin[:, None, None] * quarter_turned
         return self.basis[:, :planes] @ moved.reshape(planes, len(self.basis))
 

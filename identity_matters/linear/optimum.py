@@ -161,11 +161,11 @@ def _across(q: float | np.ndarray, g: float) -> np.ndarray:
 
 
 def optimal_blocks(target: Target, depth: int) -> list[Block]:
-    """The blocks of layers with the least |||A||| (F15), the largest of their norms.
+    """The blocks of the layers of F15, which are a factorization of R.
 
-    It is the least if it is below 1 and depth at least 2; the layers are a
-    factorization in any case. Raises NotApplicableError if R is not one of the targets
-    of F15.
+    Their |||A||| is the largest norm of a block, and the least possible if it is below
+    1 and the depth is at least 2. Raises NotApplicableError if R is not one of the
+    targets of F15.
     """
     R = Shifted.of(target.R)
     if len(R.matrix) == 2:

@@ -76,9 +76,9 @@ def _boundary_layers(
     return _with_norms(gaussian, radius)
 
 
-def _with_norms(matrices: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """The matrices, f64[..., d, d], scaled to these spectral norms, f64[...]."""
-    return matrices * (norms / spectral_norms(matrices))[..., None, None]
+def _with_norms(layers: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """The layers, f64[..., d, d], scaled to these spectral norms, f64[...]."""
+    return layers * (norms / spectral_norms(layers))[..., None, None]
 
 
 def _diagonal_layers(

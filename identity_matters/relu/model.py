@@ -44,7 +44,6 @@ def forward(
     """Predictions, and the inputs and pre-activations of all blocks.
 
     Returns (yhat f64[n, d_out], inputs f64[l, n, d], pre-activations f64[l, n, k]).
-
     `added`, f64[l, n, d] or None, is added to the output of each block.
     """
     h = jnp.asarray(problem.x @ problem.A.T)
