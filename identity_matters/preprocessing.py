@@ -253,10 +253,10 @@ class Preprocessing:
 def raw_images(name: str, images: Any) -> np.ndarray:
     """A user's argument `name` as raw images, u8 or f32[n, ...].
 
-    Other floating types are converted. Raises ValueError for what is not: integers other than uint8, of which nobody can
-    say how they are to be scaled; NaN or infinity; complex numbers and booleans; masks
-    and units; images that are channels first, by their shape; nothing; no axis of
-    examples.
+    Other floating types are converted. Raises ValueError for what is not: integers
+    other than uint8, of which nobody can say how they are to be scaled; NaN or
+    infinity; complex numbers and booleans; masks and units; images that are channels
+    first, by their shape; nothing; no axis of examples.
     """
     array = real_array(name, images, dtype=None)
     if array.ndim < 2:
