@@ -32,79 +32,59 @@ def build(**trial) -> Any:
 
 
 class Training(DeviceTraining):
-    """Minibatch descent, by default on the devices that the settings ask for."""
+    """Minibatch descent, by default on the devices that the settings ask for.
+
+    Args:
+      problem: "width", "gamma" and "noise_std"; see `_make_problem`.
+      depth: l.
+      train: the batch, the rate, the devices, and the steps between records.
+      devices: those to use instead.
+      settled_from_step: evaluations from here on are averaged.
+      floor_tolerance, most_norm_times_depth: for the verdict alone.
+    """
 
     keeps_checkpoint = False
 
     def __init__(
-        self, *, problem: dict, depth: int, train: dict, devices=None, **settings
+        self,
+        *,
+        problem: dict,
+        depth: int,
+        train: dict,
+        devices: list | None = None,
+        settled_from_step: int = 0,
+        floor_tolerance: float | None = None,
+        most_norm_times_depth: float | None = None,
     ):
         self.depth = depth
-        self.width = problem["width"]
-        exponents = np.linspace(-problem["gamma"], problem["gamma"], self.width)
-        self.eigenvalues = np.exp(exponents)
-        # R is part of the problem: --seed draws the samples.
-        R = random_matrices.symmetric(np.random.default_rng(0), self.eigenvalues)
-        self.problem = sampled.make_problem(R, np.eye(self.width), problem["noise_std"])
+        self.problem, self.eigenvalues = _make_problem(**problem)
         self.learning_rate = train["rate_times_depth"] / depth
         self.batch_examples = train["batch_examples"]
-        self.settled_from_step = settings.get("settled_from_step", 0)
-        self.settings = {"problem": problem, "depth": depth, "train": train}
-        task = self._task()
+        self.settled_from_step = settled_from_step
+        self.settings_in_checkpoints = {
+            "problem": problem,
+            "depth": depth,
+            "train": train,
+        }
+        task = _make_task(self.problem, depth, self.learning_rate, self.batch_examples)
         devices = devices or parallel.pick_devices(
             train["devices"], self.batch_examples
         )
         super().__init__(
-            task, self._parallel_steps(task, devices), make_intervals(train)
+            task,
+            _steps_on(devices, task, self.batch_examples, problem["width"]),
+            make_intervals(train),
         )
-
-    def _task(self) -> step.Task:
-        """Regression on samples that the devices draw, at a constant rate."""
-        return step.Task(
-            init=self.init,
-            apply=apply,
-            train_input=lambda x, keys: x,
-            eval_input=lambda x: x,
-            data=Drawn(
-                lambda keys: sampled.draw(self.problem, keys),
-                self.batch_examples,
-                *sampled.exact_split(self.problem),
-            ),
-            optimizer=optax.sgd(self.learning_rate),
-            schedule=optax.constant_schedule(self.learning_rate),
-            flops_per_example=self._flops_per_example(),
-            compare=step.regression,
-            unrolled_on_cpu=False,
-        )
-
-    def _flops_per_example(self) -> float:
-        """Of a training step. A product takes 2 d^2 operations for each example."""
-        forward_flops = 2.0 * self.depth * self.width**2
-        return flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops
 
     def steps_on(self, devices: list) -> parallel.ParallelSteps:
         """The steps of the task on other devices."""
-        return self._parallel_steps(self.task, devices)
-
-    def _parallel_steps(self, task: step.Task, devices: list) -> parallel.ParallelSteps:
-        return parallel.ParallelSteps(
-            task,
-            devices=devices,
-            batch_examples=self.batch_examples,
-            # An evaluation takes all of its d examples at once.
-            evaluation_batch_examples=self.width,
-        )
-
-    def init(self, key) -> dict:
-        """Zero weights; nothing is drawn."""
-        weights = jnp.zeros((self.depth, self.width, self.width), jnp.float32)
-        return {"params": {"A": weights}, "fixed": {}, "batch_stats": {}}
+        return _steps_on(devices, self.task, self.batch_examples, len(self.eigenvalues))
 
     def predicted_risk(self) -> float:
         """S1, which uses that R is symmetric and Sigma = I."""
         return sampled_bound.noise_floor(
             self.eigenvalues,
-            np.ones(self.width),
+            np.ones(len(self.eigenvalues)),
             depth=self.depth,
             learning_rate=self.learning_rate,
             batch_examples=self.batch_examples,
@@ -113,10 +93,17 @@ class Training(DeviceTraining):
 
     def run(self, key, log) -> dict:
         """Trains; evaluations give the exact risk, and bounds on each ||A_i||."""
-        result = self.fit(log, key=key, settings=self.settings, compute_dtype="float32")
+        result = self.fit(
+            log,
+            key=key,
+            settings=self.settings_in_checkpoints,
+            compute_dtype="float32",
+        )
         evaluations = where(log.records, kind="evaluation")
         settled = [
-            r["test_loss"] for r in evaluations if r["step"] >= self.settled_from_step
+            record["test_loss"]
+            for record in evaluations
+            if record["step"] >= self.settled_from_step
         ]
         return {
             **self.size(),
@@ -125,14 +112,78 @@ class Training(DeviceTraining):
             "start_excess_risk": evaluations[0]["test_loss"],
             "excess_risk": float(np.mean(settled)),
             "predicted_excess_risk": self.predicted_risk(),
-            "largest_norm": max(max(r["residual_ratio"]) for r in evaluations),
+            "largest_norm": max(
+                max(record["residual_ratio"]) for record in evaluations
+            ),
         }
+
+
+def _make_problem(
+    *, width: int, gamma: float, noise_std: float
+) -> tuple[sampled.Problem, np.ndarray]:
+    """The problem, Sigma = I, and the eigenvalues of its symmetric R, f64[d].
+
+    Args:
+      width: d.
+      gamma: the logarithms of the eigenvalues go from -gamma to gamma, evenly spaced.
+      noise_std: of the labels.
+    """
+    eigenvalues = np.exp(np.linspace(-gamma, gamma, width))
+    # R is part of the problem: --seed draws the samples.
+    R = random_matrices.symmetric(np.random.default_rng(0), eigenvalues)
+    return sampled.make_problem(R, np.eye(width), noise_std), eigenvalues
+
+
+def _make_task(
+    problem: sampled.Problem, depth: int, learning_rate: float, batch_examples: int
+) -> step.Task:
+    """Regression on samples that the devices draw, from zero weights, at a rate."""
+    width = len(problem.R)
+
+    def init(key) -> dict:
+        """Zero weights; nothing is drawn."""
+        weights = jnp.zeros((depth, width, width), jnp.float32)
+        return {"params": {"A": weights}, "fixed": {}, "batch_stats": {}}
+
+    # A product takes 2 d^2 operations for each example.
+    forward_flops = 2.0 * depth * width**2
+    return step.Task(
+        init=init,
+        apply=apply,
+        train_input=lambda x, keys: x,
+        eval_input=lambda x: x,
+        data=Drawn(
+            lambda keys: sampled.draw(problem, keys),
+            batch_examples,
+            *sampled.exact_split(problem),
+        ),
+        optimizer=optax.sgd(learning_rate),
+        schedule=optax.constant_schedule(learning_rate),
+        flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops,
+        compare=step.regression,
+        unrolled_on_cpu=False,
+    )
+
+
+def _steps_on(
+    devices: list, task: step.Task, batch_examples: int, width: int
+) -> parallel.ParallelSteps:
+    """The steps of the task on these devices."""
+    return parallel.ParallelSteps(
+        task,
+        devices=devices,
+        batch_examples=batch_examples,
+        # An evaluation takes all of its d examples at once.
+        evaluation_batch_examples=width,
+    )
 
 
 def apply(variables: dict, x, *, train: bool, keys=None) -> tuple:
     """The net, as `step.Task` wants it.
 
-    In evaluations "residual_ratio" bounds each ||A_i||.
+    In evaluations "residual_ratio" bounds each ||A_i||, f32[l, n]. The name is the one
+    that the loop knows, and it takes means over the n examples: each bound is repeated
+    for each of them.
     """
     A = variables["params"]["A"]
     intermediates: dict = {"batch_stats": {}}
