@@ -379,7 +379,7 @@ def _update(
         first_excess=first_excess,
         excess=excess,
         gradient=gradient,
-        inside=point.inside & _is_inside(A) if watched else point.inside,
+        inside=_stays_inside(A, point.inside) if watched else point.inside,
         stop=stop,
     )
 
@@ -395,13 +395,17 @@ def _record(point: _Point) -> Curves:
     )
 
 
-def _is_inside(A: jax.Array) -> jax.Array:
-    """``|||A||| < 1``, bool[]: by Frobenius norms if they suffice, else by SVDs."""
+def _stays_inside(A: jax.Array, was_inside: jax.Array) -> jax.Array:
+    """Whether |||A||| < 1 as before, bool[]: by Frobenius norms if they suffice.
+
+    SVDs take longer than the update itself, so they are left to the iterates that need
+    them: a net that has left the ball is not looked at again.
+    """
     largest_frobenius = jnp.sqrt(jnp.max(jnp.sum(A**2, axis=(1, 2))))
     return jax.lax.cond(
-        largest_frobenius < 1,
-        lambda: jnp.array(True),
+        was_inside & (largest_frobenius >= 1),
         lambda: model.max_spectral_norm(A) < 1,
+        lambda: was_inside,
     )
 
 
