@@ -399,13 +399,6 @@ def test_every_error_of_lapack_is_a_reason_why_a_method_does_not_apply(monkeypat
         factorize(R, 20)
 
 
-def test_a_search_without_a_start_does_not_apply(monkeypatch):
-    starts = "identity_matters.linear.factorization.path_starts"
-    monkeypatch.setattr(starts, lambda *_: [])
-    with pytest.raises(NotApplicableError, match=r"^no start of the search"):
-        factorize(np.diag([2.0, 1.0]), 8, "path")
-
-
 def test_gamma_that_is_a_whole_number_of_layers_is_not_rounded_up():
     frames = [turn(angle) for angle in np.linspace(0, 3, 50)]
     targets = [check_target(Q @ np.diag([math.e, 1 / math.e]) @ Q.T) for Q in frames]
