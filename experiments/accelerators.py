@@ -13,9 +13,11 @@ from identity_matters import limits
 
 # What JAX needs for an accelerator -> what it computes on.
 PLUGINS = {"jax_cuda12_plugin": "GPU", "jax_cuda13_plugin": "GPU", "libtpu": "TPU"}
-_FIND = experiments.HERE.parent / "requirements" / "accelerator.sh"
-_FIND_SECONDS = 60
-LONG_HOURS = 2  # trainings that take less say so as they go
+_FIND_LOCK_SCRIPT = experiments.HERE.parent / "requirements" / "accelerator.sh"
+_FIND_LOCK_SECONDS = 60
+# Trainings that take at least this long are announced before they begin;
+# `training_log` announces shorter ones, of an hour or more, as they go.
+LONG_HOURS = 2
 _PRODUCT_SIDE = 1024  # of the matrices whose product is timed: 2 GFLOP
 
 
@@ -28,10 +30,10 @@ def find_lock() -> str:
     """
     try:
         finished = subprocess.run(
-            [str(_FIND)],
+            [str(_FIND_LOCK_SCRIPT)],
             capture_output=True,
             text=True,
-            timeout=_FIND_SECONDS,
+            timeout=_FIND_LOCK_SECONDS,
             check=False,
         )
     except (OSError, subprocess.SubprocessError):  # no bash, say

@@ -24,7 +24,7 @@ class Display:
       jobs: all that will run.
       at_once: how many run at a time.
       console: where all is printed.
-      disable: whether to show no bars, and the command of each run instead.
+      disable: whether to show each run's command instead of progress bars.
     """
 
     def __init__(

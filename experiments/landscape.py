@@ -78,7 +78,7 @@ def trials(*, variant: str, **settings) -> list[dict]:
 
 
 def _critical_points(settings: dict, records: list[dict]) -> run.Verdict:
-    """No critical point inside the ball is not optimal, and enough lie there."""
+    """Every critical point found inside the ball is optimal, and enough lie there."""
     # The last point of each trial started at A_i = -I, the zero map; it counts apart.
     names = ("norms", "relative_excess", "gradient_norms")
     points = [{name: record[name][:-1] for name in names} for record in records]

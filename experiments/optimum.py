@@ -189,7 +189,7 @@ def _counts(targets: list[dict]) -> dict:
 def _depths_and_least_excess(targets: list[dict]) -> dict:
     """At which depths the layers are, and how far below the closed form the shortest.
 
-    No layers are below it by more than rounding, or it is refuted.
+    Layers that are below it by more than rounding would refute it.
     """
     return {
         "least_depth_layers": least(targets, "least_depth"),

@@ -1,4 +1,4 @@
-"""The processes of `reproduce`: forked, each on its core, none outlives the other.
+"""The processes of `reproduce`: forked, one per core; none outlives `reproduce`.
 
 Importing the libraries takes longer than many a run, so one process does it for all of
 them, from which each run is forked.
@@ -19,6 +19,8 @@ from typing import Any
 
 import threadpoolctl
 from absl import flags
+
+from experiments.run.endings import CTRL_C_CODE, INTERRUPTED_CODE
 
 STOP_SECONDS = 30  # allowed for saving after SIGTERM
 RUNS_ELSEWHERE_CODE = 3  # how a run ends that another reproduction is running already
@@ -64,7 +66,11 @@ def exit_at_signals() -> None:
 
     Not those that whoever started this process lets it ignore, as `nohup` does.
     """
-    codes = {signal.SIGTERM: 75, signal.SIGHUP: 75, signal.SIGINT: 130}
+    codes = {
+        signal.SIGTERM: INTERRUPTED_CODE,
+        signal.SIGHUP: INTERRUPTED_CODE,
+        signal.SIGINT: CTRL_C_CODE,
+    }
     for sent, code in codes.items():
         if signal.getsignal(sent) is not signal.SIG_IGN:
             signal.signal(sent, lambda *_, code=code: sys.exit(code))
@@ -96,7 +102,7 @@ def _run(command: list[str], log: str | None, core: int | None) -> None:
     """What runs in the process of a job: ``python *command``."""
     multiprocessing.set_start_method(None, force=True)  # the default, as in any process
     os.setsid()  # Ctrl-C reaches only `main`, which then sends SIGTERM to all runs
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it may be ignored there
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server may ignore it
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if log is not None:

@@ -93,8 +93,8 @@ def _require_one_commit(path: pathlib.Path, run: runs.Run) -> None:
 
 def _require_judgement(path: pathlib.Path, run: runs.Run) -> None:
     """Refuses runs whose records do not give the summary, or whose claim is unknown."""
-    for difference in judge.disagreements(run, judge.conclusion(run)):
-        raise runs.RunError(f"{path}: {difference}")
+    if differences := judge.disagreements(run, judge.conclusion(run)):
+        raise runs.RunError(f"{path}: {differences[0]}")
     if run.summary["claim"] not in paper.CLAIMS:
         raise runs.RunError(f"{path}: there is no claim {run.summary['claim']!r}")
 

@@ -1,7 +1,7 @@
 """Queues of `reproduce`: which jobs run at a time, and where.
 
-Runs go in parallel, one per core, longest first. Beside an accelerator, trainings have
-it one at a time while the others keep to the cores.
+Runs go in parallel, one per core, longest first. With an accelerator,
+one training at a time runs on it, and the other runs use the CPU cores.
 """
 
 import os

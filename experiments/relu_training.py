@@ -7,8 +7,9 @@ with Q orthogonal, and one output is read. We integrate the flow by Runge-Kutta 
 until the promised f is `final_share` of f(0).
 
 Expected: 336 certified problems a seed, nearly all of them with a risk of at least 1e-3
-of the mean square of the labels, none of which breaks its promise; W travels at most a
-fifth of its bound, V at most three quarters.
+of the mean square of the labels, none of which breaks its promise; the
+input weights U travel at most a fifth of their bound, the output weights V at most
+three quarters.
 """
 
 import numpy as np
@@ -55,7 +56,10 @@ def trials(**settings) -> list[dict]:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """A counterexample if a problem breaks a promise; undecided if too few say much."""
+    """A counterexample if a problem breaks a promise.
+
+    Undecided if too few problems have a risk that counts.
+    """
     risk_shares = joined(records, "risk_share_of_labels")
     counted = risk_shares >= settings["least_risk_share_of_labels"]
     ratios = {name: joined(records, name) for name in _OVER_PROMISE}

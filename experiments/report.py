@@ -53,7 +53,7 @@ def _main(_: list[str]) -> int:
         else:
             written = build.write(collections, directory)
     except (OSError, ValueError) as error:
-        commands.complain(f"report: {error}; the old report was not touched")
+        commands.complain(f"report: {error}")
         return 1
     for path in written:
         commands.show(path)

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from identity_matters.lazy_names import module_getattr
 
-# A part is imported when it is first used, by __getattr__ below: `linear` should not
-# load Flax. Type checkers, which cannot follow that, see these imports instead.
+# For type checkers, which cannot follow the __getattr__ below.
 if TYPE_CHECKING:
     from identity_matters import (
         images,
@@ -33,8 +32,8 @@ __all__ = [
     "train",
 ]
 
-# For type checkers the names are imported above. At run time a part is imported when it
-# is first used, as in `identity_matters.linear.factorize`.
+# At run time a part is imported when it is first used, as in
+# `identity_matters.linear.factorize`: that should not load Flax.
 if not TYPE_CHECKING:
     _PARTS = {name: name for name in __all__ if name != "__version__"}
     __getattr__ = module_getattr(__name__, _PARTS)

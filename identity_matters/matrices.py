@@ -90,8 +90,8 @@ def rotate_rows(matrix: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """``diag(T(angles_1), T(angles_2), ..., 1) matrix``.
 
     T(t) = [[cos t, -sin t], [sin t, cos t]]. f64[d, k] -> f64[..., d, k], with angles
-    f64[..., p] in radians, one result for each p of them. Raises ValueError if p > d //
-    2.
+    f64[..., p] in radians: one result for each row of p angles. Raises ValueError if
+    p > d // 2.
     """
     planes = angles.shape[-1]
     if 2 * planes > len(matrix):

@@ -12,7 +12,7 @@ import numpy as np
 GCN_NORM = 55.0  # of every image after contrast normalisation
 # An image is not rescaled if the divisor, its norm over GCN_NORM, is below this.
 _GCN_LEAST_DIVISOR = 1e-8
-ZCA_BIAS = 0.1  # what is added to the variances
+_ZCA_BIAS = 0.1  # what is added to the variances
 LARGEST_PIXEL = 255  # of uint8
 # How many rows are converted to float64 at once in fitting: images (`_fit_zca`, 100 MB
 # of CIFAR), or pixels (`_fit_mean_std`).
@@ -88,7 +88,7 @@ def _normalize_contrast(x: jax.Array) -> jax.Array:
 def _fit_zca(images: np.ndarray) -> dict:
     """The mean m, f64[d], and the whitening matrix of images, f64[d, d].
 
-    It is ``W = (C + ZCA_BIAS I)^{-1/2}``, C the covariance.
+    It is ``W = (C + _ZCA_BIAS I)^{-1/2}``, C the covariance.
     """
     normalize = jax.jit(_normalize_contrast)
     total = np.zeros(())
@@ -101,7 +101,7 @@ def _fit_zca(images: np.ndarray) -> dict:
     mean = total / len(images)
     variances, axes = np.linalg.eigh(products / len(images) - np.outer(mean, mean))
     # Rounding may leave the variance of a constant direction a little below 0.
-    scales = (np.maximum(variances, 0.0) + ZCA_BIAS) ** -0.5
+    scales = (np.maximum(variances, 0.0) + _ZCA_BIAS) ** -0.5
     return {"mean": mean, "whitening": (axes * scales) @ axes.T}
 
 

@@ -234,7 +234,10 @@ def judge_identity(nets: dict[str, dict], size: str) -> Judgement:
 
 
 def judge_initialisation(nets: dict[str, dict], size: str) -> Judgement:
-    """By training loss; after ten epochs only the test error refutes the claim."""
+    """Judged by training loss.
+
+    At the small size, only a higher test error counts against the claim.
+    """
     paper = nets["paper"]
     standard = nets["standard"]
     if paper["diverged"] or standard["diverged"]:

@@ -98,7 +98,7 @@ def _settings(
         keep_final_checkpoint=False,
         **train,
     )
-    # What `protocol.make_training` sets is no setting.
+    # What all arms have in common, or the protocol tunes, is no setting.
     common["optim"] = without(common["optim"], *protocol.SET_BY_THE_PROTOCOL)
     return {**common, **tuning, "arms": arms}
 

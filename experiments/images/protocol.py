@@ -190,7 +190,7 @@ def without_held_out(images: "ImageData", count: int) -> "ImageData":
 
 
 def measure(part: Part, key, log) -> dict:
-    """Trains; a final training without a rate has that which its trials chose."""
+    """Trains; a final training without a rate takes the best of its tuning trials."""
     rate = part.tried_rate
     if rate is None:
         rate = best_rate(where(log.results(), arm=part.arm, phase=TUNING))
@@ -203,7 +203,7 @@ def measure(part: Part, key, log) -> dict:
 
 
 def best_rate(tried: list[dict]) -> float:
-    """The rate with the least held-out error, the smallest of several.
+    """The rate with the least held-out error, the smallest if several tie.
 
     A net that diverged has an error of 100 %.
 

@@ -276,7 +276,7 @@ class Training(DeviceTraining):
                 ),
             )
         except decoding.DataError as error:
-            raise runs.RunError(f"{error}; the same command then resumes") from None
+            raise runs.RunError(f"{error}; then {run.RESUMES}") from None
         except run.DivergedError as error:
             if not keep_diverged:
                 raise

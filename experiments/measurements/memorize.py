@@ -1,11 +1,11 @@
 """Networks for points or images, built or trained, and run on every input.
 
-Each measurement takes a key and a trial of a type of its own, which lists the settings
-that it reads; `experiments.memorize` has their values. Here are the networks of Theorem
-3.2; those of whole numbers are in `memorize_whole_numbers`.
+Each measurement takes a trial of a type of its own, which lists the settings that it
+reads, and a key; `experiments.memorize` has their values. Here are the networks of
+Theorem 3.2; those of whole numbers are in `memorize_whole_numbers`.
 
-Points, labels and networks are drawn from keys split off the trial's key, or some of
-them from that key itself. Which ones differs by kind, and stays: the records hold them.
+Each kind of trial derives the keys of its points, labels and networks in its own way.
+Do not change this: the committed records depend on it.
 """
 
 import time
@@ -19,6 +19,7 @@ import scipy.special
 from experiments.measurements.memorize_points import (
     SYNTHETIC,
     Data,
+    check_distinct,
     check_unit_vectors,
     pairs_of_unit_vectors,
     random_labels,
@@ -359,6 +360,8 @@ def build(*, kind: str, **settings) -> tuple:
     _check_values(settings)
     if kind not in _KINDS_OF_WHOLE_NUMBERS:
         check_unit_vectors(settings["features"])
+    elif settings["dataset"] == SYNTHETIC:
+        check_distinct(settings["examples"], settings["features"])
     trial_type = _KINDS[kind].trial_type
     if "data" in trial_type._fields:
         data = Data(**_only(settings, Data._fields))

@@ -15,8 +15,10 @@ from identity_matters.memorize.examples import random_generator
 
 SYNTHETIC = "synthetic"
 _LARGEST_PIXEL = 255
-# How often whole numbers are drawn until all points differ.
+# How often whole numbers are drawn until all points differ, and the most pairs of equal
+# points that a draw may be expected to have: with 2, about one draw of 7 has none.
 _MOST_DRAWS = 100
+_MOST_EXPECTED_REPEATS = 2
 
 
 class Data(NamedTuple):
@@ -50,6 +52,16 @@ def check_unit_vectors(features: int) -> None:
     if features < 2:
         raise ValueError(
             "features must be at least 2: on a line, unit vectors are 1 and -1 only"
+        )
+
+
+def check_distinct(examples: int, features: int) -> None:
+    """Raises ValueError if so many random whole points would hardly ever all differ."""
+    pairs = examples * (examples - 1) // 2
+    if pairs > _MOST_EXPECTED_REPEATS * (_LARGEST_PIXEL + 1) ** features:
+        raise ValueError(
+            f"examples must be fewer or features more: {examples} random points of"
+            f" {features} whole numbers from 0 to {_LARGEST_PIXEL} hardly ever differ"
         )
 
 
@@ -111,13 +123,17 @@ def distinct_whole_points(
 ) -> np.ndarray:
     """Random whole numbers from 0 to 255, i64[n, d].
 
-    They are redrawn until all rows differ, if they can.
+    They are redrawn until all rows differ.
+
+    Raises:
+      ValueError: they hardly ever do; see `check_distinct`.
     """
+    check_distinct(*shape)
     for _ in range(_MOST_DRAWS):
         x = rng.integers(0, _LARGEST_PIXEL, shape, endpoint=True)
         if len(np.unique(x, axis=0)) == len(x):
-            break
-    return x
+            return x
+    raise ValueError(f"points of shape {shape} repeated in each of {_MOST_DRAWS} draws")
 
 
 def true_labels(data: Data) -> np.ndarray:

@@ -1,8 +1,8 @@
 """ReLU nets: the kinds of trials of `experiments.relu`, and what measures each.
 
-Each measurement takes a key and a trial of a type of its own, which lists the settings
-that it reads; `experiments.relu` has their values. `relu_nets` explains the batches of
-nets and problems, and the letters.
+Each measurement takes a trial of a type of its own, which lists the settings that it
+reads, and a key; `experiments.relu` has their values. `relu_nets` explains the batches
+of nets and problems, and the letters.
 """
 
 import dataclasses

@@ -158,8 +158,8 @@ def _require_small_steps(
     for (blocks, problem), step in zip(pairs, steps, strict=True):
         _, _, pre = model.forward(blocks, problem)
         largest_feature = np.linalg.norm(np.maximum(np.asarray(pre[0]), 0), 2)
-        # That at the start and a quarter more:
-        # on the way the features and V grow little.
+        # The curvature at the start, and a quarter more: during training the features
+        # and V grow little.
         curvature = 1.25 * 2 / len(problem.x) * largest_feature**2
         if step * curvature > trial.largest_step:
             raise ArithmeticError(f"a step of {step:.3g} is too long; increase steps")

@@ -22,7 +22,12 @@ import ml_collections
 from absl import app, flags, logging
 
 from experiments.run import command_line, endings, signals
-from experiments.run.endings import CTRL_C_CODE, INTERRUPTED_CODE, DivergedError
+from experiments.run.endings import (
+    CTRL_C_CODE,
+    INTERRUPTED_CODE,
+    RESUMES,
+    DivergedError,
+)
 from experiments.run.experiment import (
     RESULT,
     DeviceExperiment,
@@ -37,6 +42,7 @@ __all__ = [
     "CTRL_C_CODE",
     "INTERRUPTED_CODE",
     "RESULT",
+    "RESUMES",
     "DeviceExperiment",
     "DivergedError",
     "Experiment",
@@ -53,7 +59,8 @@ def main(experiment: Experiment) -> None:
     joined = False
     ending = endings.DONE
     try:
-        # Once a run is ending, it ends.
+        # After the first signal, further signals are ignored, so that the run can
+        # finish ending.
         with signals.stop_signal(asks_first=False, ignored_after=True):
             with _as_usage_errors():
                 config, options = command_line.parse(experiment, sys.argv)

@@ -60,8 +60,8 @@ def parse(
     """The settings chosen on the command line, and the options of `execution.execute`.
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a
-    setting. A file's get_config gives changed settings of one of our variants, whose
-    scale they get. ``--help`` prints its text and raises SystemExit.
+    setting. A file's get_config returns the settings of a variant with some changes;
+    the scale stays the variant's. ``--help`` prints its text and raises SystemExit.
 
     `_choose_variant` reads ``--config=`` itself: absl's flag of that name wants a file,
     and our variants need none. absl parses all other flags, those that change settings
@@ -160,7 +160,10 @@ def _misspelt(error: AttributeError | KeyError) -> str:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuses directories that cannot be used, and TensorBoard where it is missing."""
+    """Makes the directories that are named, and refuses what cannot be used.
+
+    ValueError for a directory that cannot be made, or TensorBoard where it is missing.
+    """
     if not options["results_dir"]:
         raise ValueError("results_dir must name a directory, but is empty")
     for name in ("profile", "checkpoint_dir"):

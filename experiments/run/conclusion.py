@@ -34,7 +34,7 @@ def last_lines(summary: dict, path: Any, results_dir: Any) -> str:
         compared = (
             f"{claim.title}: {summary['verdict']}\n"
             f"  paper   {claim.published}\n"
-            f"  ours    {result}\n"
+            f"  yours   {result}\n"
         )
     return (
         f"{compared}"

@@ -5,8 +5,11 @@ Exit codes:
 * 0: done
 * 1: failed, with a traceback if it is a bug; or diverged, in one line
 * 2: an invalid setting, flag, run directory or checkpoint, in one line
-* 75: SIGTERM; the same command resumes (EX_TEMPFAIL, so that schedulers requeue it)
-* 130: Ctrl-C; the same command resumes
+* 75: SIGTERM (EX_TEMPFAIL, so that schedulers requeue it)
+* 130: Ctrl-C
+
+After the last two, and after a failure of the machine, the same command resumes the
+run; with --overwrite it would begin anew (`RESUMES`).
 """
 
 import contextlib
@@ -24,6 +27,8 @@ FAILED_CODE = 1
 USAGE_ERROR_CODE = 2
 INTERRUPTED_CODE = 75
 CTRL_C_CODE = 130
+# What every message says of a run that is not finished.
+RESUMES = "the same command, without --overwrite, resumes"
 # Names of errors that only the machine can cause, besides a full disk.
 _MACHINE_ERROR_NAMES = (
     "EACCES",
@@ -77,15 +82,14 @@ DONE = Ending(0, message=None)
 
 def ending_of(error: BaseException, results_dir: str) -> Ending:
     """How the command ends after `error`."""
-    resumes = "interrupted; the same command, without --overwrite, resumes"
     if isinstance(error, app.UsageError | runs.RunError):
         return Ending(USAGE_ERROR_CODE, str(error))
     if isinstance(error, DivergedError):
         return Ending(FAILED_CODE, str(error))
     if isinstance(error, Interrupted):
-        return Ending(INTERRUPTED_CODE, resumes)
+        return Ending(INTERRUPTED_CODE, f"interrupted; {RESUMES}")
     if isinstance(error, KeyboardInterrupt):
-        return Ending(CTRL_C_CODE, resumes)
+        return Ending(CTRL_C_CODE, f"interrupted; {RESUMES}")
     if isinstance(error, BrokenPipeError):  # `| head` has read enough
         return Ending(FAILED_CODE, "the pipe that it wrote to was closed")
     return Ending(FAILED_CODE, machine_failure(error, results_dir))
@@ -99,11 +103,11 @@ def machine_failure(error: BaseException, results_dir: str) -> str | None:
     if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
         place = getattr(error, "filename", None) or results_dir
         return (
-            f"the disk of {place} is full: free some space there; the same command"
-            " resumes, nothing that was recorded is lost"
+            f"the disk of {place} is full: free some space there; {RESUMES}, nothing"
+            " that was recorded is lost"
         )
     if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
-        return f"the machine failed ({text}); once it works the same command resumes"
+        return f"the machine failed ({text}); once it works {RESUMES}"
     if isinstance(error, FileNotFoundError) and _is_below(error.filename, results_dir):
         return f"files of the run were deleted while it ran ({text})"
     if (
@@ -123,7 +127,7 @@ def _is_below(path: Any, directory: str) -> bool:
 
 @contextlib.contextmanager
 def recorded(run_dir: Any) -> Iterator[None]:
-    """Writes into summary.json how a run ended that does not reach its end."""
+    """Records in summary.json why a run stopped early."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt):

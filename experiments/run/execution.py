@@ -52,7 +52,8 @@ def execute(
         been written.
       runs.RunError: as `runs.RunDir.create` does.
       DivergedError: a training diverged.
-      Interrupted, KeyboardInterrupt: after either the same call resumes.
+      Interrupted, KeyboardInterrupt: after either the same call resumes, without
+        `overwrite`.
     """
     prepared = _prepare(experiment, config.to_dict(), defaults, seed)
     run_dir = _open_run(prepared, results_dir, overwrite)
@@ -148,7 +149,7 @@ def _writes(experiment: Experiment) -> bool:
 
 
 def _refusal(experiment: Experiment, error: Exception, changed: dict) -> ValueError:
-    """The refusal of the user's settings that `error` is; raises a bug as it is."""
+    """`error` as a ValueError for the user; if it is a bug, raises it unchanged."""
     packages = {*refusals.OUR_PACKAGES, experiment.module.split(".")[0]}
     # A full disk is no fault of the settings: `endings` knows what to say of it. Where
     # there are several processes, the others must hear of it, as of any refusal.

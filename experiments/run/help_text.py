@@ -207,7 +207,7 @@ class _Comments:
     def on(self, key: ast.expr) -> list[str]:
         """The comment beside a key or, without one, the lines of that right above.
 
-        None if the key does not begin its line, and so shares it with another.
+        Empty if the key does not begin its line, and so shares it with another.
         """
         line = key.lineno
         if self._lines[line - 1][: key.col_offset].strip():

@@ -150,7 +150,7 @@ def _fits(value: Any, needed: type) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The entries of nested tuples, lists and dicts; None counts as none."""
+    """The entries of nested tuples, lists and dicts; None is skipped."""
     if isinstance(value, dict):
         for name in value:
             yield from _leaves(value[name])

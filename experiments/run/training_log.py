@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from experiments.run.endings import RESUMES
 from experiments.run.experiment import RESULT
 from experiments.run.signals import Stop
 from experiments.run.verdicts import where
@@ -154,7 +155,10 @@ class TrainingLog:
         self._run_dir.rewind(self._first_record + count)
 
     def stop_requested(self) -> bool:
-        """Whether SIGTERM or Ctrl-C has come; then save and raise `run.Interrupted`."""
+        """Whether SIGTERM or Ctrl-C has come.
+
+        If so, save a checkpoint and raise `run.Interrupted`.
+        """
         return self._stop.requested is not None
 
     def say(self, line: str) -> None:
@@ -218,8 +222,7 @@ def _long_training(seconds_left: float) -> str:
     end = time.localtime(time.time() + seconds_left)
     return (
         f"this takes about {seconds_left / 3600:.1f} hours on this machine, until"
-        f" {time.strftime('%Y-%m-%d %H:%M', end)}; stop it at any time, and the same"
-        " command goes on from there"
+        f" {time.strftime('%Y-%m-%d %H:%M', end)}; stop it at any time, {RESUMES} it"
     )
 
 

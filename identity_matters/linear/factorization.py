@@ -28,7 +28,7 @@ from identity_matters.linear.target import (
     Target,
     check_depth,
     check_target,
-    contained,
+    not_applicable_if_lapack_fails,
 )
 from identity_matters.linear.turn_and_stretch import (
     Factorization,
@@ -116,9 +116,12 @@ def factorize(
     depth = check_depth(depth, target.least_depth, reason)
     settings = path_settings or PathSettings()
     if method != "best":
-        with contained(f"method {method}"):
+        with not_applicable_if_lapack_fails(f"method {method}"):
             return _by_method(method, target, depth, settings).build()
-    with contextlib.suppress(NotApplicableError), contained("the optimum"):
+    with (
+        contextlib.suppress(NotApplicableError),
+        not_applicable_if_lapack_fails("the optimum"),
+    ):
         optimal = _optimal(target, depth)
         # Only then is it proved to be the least.
         if depth >= 2 and optimal.norm < 1:
@@ -143,7 +146,10 @@ def _best(
     for method in METHODS:
         if method == "path" and len(target.R) > path_max_dimension:
             continue
-        with contextlib.suppress(NotApplicableError), contained(method):
+        with (
+            contextlib.suppress(NotApplicableError),
+            not_applicable_if_lapack_fails(method),
+        ):
             candidates.append(_by_method(method, target, depth, settings))
     if not candidates:
         raise NotApplicableError(
@@ -296,7 +302,10 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     candidates = []
     searches = []
     for start in path_starts(target, depth, settings):
-        with contextlib.suppress(NotApplicableError), contained("a start"):
+        with (
+            contextlib.suppress(NotApplicableError),
+            not_applicable_if_lapack_fails("a start"),
+        ):
             layers = start.layers(target, depth)
             candidates.append(layers)
             pieces = start.layers(target, min(depth, settings.pieces))
@@ -306,8 +315,13 @@ def _path(target: Target, depth: int, settings: PathSettings) -> Factorization:
     searches.sort(key=lambda search: search.start_norm)
     for search in searches[: settings.starts]:
         # A step of the search can be singular if R is I up to rounding.
-        with contextlib.suppress(NotApplicableError), contained("a shorter path"):
+        with (
+            contextlib.suppress(NotApplicableError),
+            not_applicable_if_lapack_fails("a shorter path"),
+        ):
             candidates.append(_shortened(search, depth))
+    if not candidates:
+        raise NotApplicableError("no start of the search for a path applies to R")
     return min(candidates, key=lambda candidate: candidate.norm)
 
 

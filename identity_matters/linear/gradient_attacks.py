@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from identity_matters import solvers
 from identity_matters.array_types import Array
 from identity_matters.linear import model
-from identity_matters.linear.gradient_bound import BOUNDS
+from identity_matters.linear.gradient_bound import bound_of_form
 
 # log of the least sigma_min(Sigma) in the ascent, which starts there; far below the
 # optimum.
@@ -45,8 +45,10 @@ def worst_case(
     Returns:
       The worst ``(A, R, Sigma)``; evaluate it with
         `gradient_bound.right_over_left`.
+    Raises:
+      ValueError: an unknown form.
     """
-    bound = BOUNDS[form]
+    bound = bound_of_form(form)
     identity = jnp.eye(E.shape[0])
 
     def target(layers, error):
@@ -103,9 +105,11 @@ def smallest_scalar_counterexample(
     """The first d = 1 point that violates eq. (2.3), by depth, then A, then R + Sigma.
 
     Layers are 0, -1/2 or 1/2, in this order; R is 1 ... max_integer and Sigma 1 ...
-    max_sigma. None if no such point fails; KeyError for an unknown form. The arithmetic
-    is exact and shares only the right-hand side with the floating-point version.
+    max_sigma. None if no such point fails; ValueError for an unknown form. The
+    arithmetic is exact and shares only the right-hand side with the floating-point
+    version.
     """
+    bound = bound_of_form(form)
     zero = fractions.Fraction(0)
     half = fractions.Fraction(1, 2)
     data = itertools.product(range(1, max_integer + 1), range(1, max_sigma + 1))
@@ -113,7 +117,7 @@ def smallest_scalar_counterexample(
     for depth in range(1, max_depth + 1):
         for a in itertools.product((zero, -half, half), repeat=depth):
             for R, Sigma in ordered:
-                point = _scalar_point(a, R, Sigma, BOUNDS[form])
+                point = _scalar_point(a, R, Sigma, bound)
                 if point.right > point.squared_gradient:
                     return point
     return None

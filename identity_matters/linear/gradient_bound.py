@@ -39,6 +39,13 @@ BOUNDS: dict[str, Callable[..., Any]] = {
 FORMS = tuple(BOUNDS)
 
 
+def bound_of_form(form: str) -> Callable[..., Any]:
+    """One of `BOUNDS`; ValueError for an unknown form."""
+    if form not in BOUNDS:
+        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    return BOUNDS[form]
+
+
 def gradient_lower_bound(
     A: Array, R: Array, Sigma: Array, form: str = "corrected"
 ) -> float:
@@ -70,8 +77,7 @@ def gradient_lower_bound(
     >>> [gradient_lower_bound(A, R, Sigma, form) for form in FORMS]
     [32.0, 32.0, 16.0]
     """
-    if form not in BOUNDS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    bound = bound_of_form(form)
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         real_array(name, array)
     # For every form, since it checks the shapes and dtypes.
@@ -81,7 +87,7 @@ def gradient_lower_bound(
         raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau}")
     matrix, eigenvalues = second_moment.check_second_moment(Sigma)
     if form != "corrected":
-        return float(BOUNDS[form](A.shape[0], tau, eigenvalues[0], excess))
+        return float(bound(A.shape[0], tau, eigenvalues[0], excess))
     E = np.asarray(model.product(A)) - np.asarray(R)
     return float(_corrected_right(np.asarray(A.shape[0]), tau, E, matrix))
 
@@ -128,8 +134,9 @@ def right_over_left(
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
     arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The
     right-hand side is that of `gradient_lower_bound`. ValueError for arrays of anything
-    but finite real numbers, KeyError for an unknown form.
+    but finite real numbers, and for an unknown form.
     """
+    bound = bound_of_form(form)
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         real_array(name, array)
     pending = _evaluate(A, R, Sigma, depth)
@@ -146,7 +153,7 @@ def right_over_left(
     else:
         sigma = np.linalg.eigvalsh(second_moments)[..., 0]
         squared_gradient, excess = pending
-        right = BOUNDS[form](depth, tau, sigma, np.asarray(excess))
+        right = bound(depth, tau, sigma, np.asarray(excess))
     with np.errstate(invalid="ignore"):
         return right / np.asarray(squared_gradient)
 

@@ -23,7 +23,7 @@ from identity_matters.linear.target import (
     Target,
     check_depth,
     check_target,
-    contained,
+    not_applicable_if_lapack_fails,
 )
 
 # Every x, rho and y gives a bound, so none of the following can make one wrong; they
@@ -167,7 +167,10 @@ def _start_directions(shifted: Shifted, R: np.ndarray) -> np.ndarray:
         np.linalg.svd(shifted.matrix)[2].T,
         np.random.default_rng(0).standard_normal((d, _RANDOM_DIRECTIONS)),
     ]
-    with contextlib.suppress(NotApplicableError), contained("the eigenvectors of R"):
+    with (
+        contextlib.suppress(NotApplicableError),
+        not_applicable_if_lapack_fails("the eigenvectors of R"),
+    ):
         eigenvectors = np.linalg.eig(R)[1]
         directions += [eigenvectors.real, eigenvectors.imag]
     X = np.concatenate(directions, axis=1)
@@ -301,7 +304,10 @@ def _least_vector(R: np.ndarray, y: float) -> np.ndarray:
 def _best_half_turn(R: np.ndarray, depth: int) -> HalfTurn:
     """The best of the half turns of all paired neighbouring negative eigenvalues."""
     best = HalfTurn(bound=0.0, y=0.0, rho=0.0)
-    with contextlib.suppress(NotApplicableError), contained("half turns"):
+    with (
+        contextlib.suppress(NotApplicableError),
+        not_applicable_if_lapack_fails("half turns"),
+    ):
         for b, a in paired_moduli(np.linalg.eigvals(R)):
             best = max(best, _half_turn_between(R, depth, a=a, b=b))
     return best
@@ -320,6 +326,8 @@ def _half_turn_between(R: np.ndarray, depth: int, *, a: float, b: float) -> Half
 
     grid = np.linspace(-np.log(2 * a), -np.log(2 * b), _MULTIPLIERS)
     bounds = np.array([bound(log_y) for log_y in grid])
+    # As np.roll goes around, the two ends are compared with each other, too: at most
+    # one of them counts as a peak.
     is_peak = (bounds > np.roll(bounds, 1)) & (bounds >= np.roll(bounds, -1))
     peaks = np.flatnonzero(is_peak)
     highest = peaks[np.argsort(-bounds[peaks])][:_PEAKS]

@@ -8,13 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from identity_matters.linear.target import NotApplicableError, contained
+from identity_matters.linear.target import (
+    NotApplicableError,
+    not_applicable_if_lapack_fails,
+)
 
 # Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
 # A root is rejected if its l-th power misses R by more than this, relative in Frobenius
 # norm.
-LARGEST_ERROR = 1e-10
+_LARGEST_ERROR = 1e-10
 
 
 class RotationForm(NamedTuple):
@@ -143,12 +146,12 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     """``R^{1/l} - I``, f64[d, d], the root with eigenvalues at angles below pi / l.
 
     It is computed from logarithms, because its errors count l times in the product. We
-    take the first of three ways whose power misses R by at most `LARGEST_ERROR`.
+    take the first of three ways whose power misses R by at most `_LARGEST_ERROR`.
 
     Raises:
       NotApplicableError: a real eigenvalue is <= 0, or all three miss R by more.
     """
-    with contained("the eigenvalues of R"):
+    with not_applicable_if_lapack_fails("the eigenvalues of R"):
         eigenvalues, V = np.linalg.eig(R)
     on_axis = eigenvalues[(eigenvalues.imag == 0) & (eigenvalues.real <= 0)]
     if len(on_axis):
@@ -167,11 +170,11 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             continue
         power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
         error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
-        if error <= LARGEST_ERROR:
+        if error <= _LARGEST_ERROR:
             return layer
         least_error = min(least_error, error)
     raise NotApplicableError(
-        f"the principal root misses R by {least_error:.3g} relative, {LARGEST_ERROR:g}"
+        f"the principal root misses R by {least_error:.3g} relative, {_LARGEST_ERROR:g}"
         " is allowed"
     )
 
@@ -186,7 +189,7 @@ def _layer_if_computed(
     """
     with (
         contextlib.suppress(NotApplicableError),
-        contained("the principal root of R"),
+        not_applicable_if_lapack_fails("the principal root of R"),
     ):
         layer = compute_root()
         if layer is not None and np.isfinite(layer).all():

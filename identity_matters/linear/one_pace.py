@@ -6,10 +6,10 @@ negative ones. The smallest have d = 4:
     R = diag(-a, -b) + r T(alpha) in some orthonormal basis, a > b > 0,
     |r e^{i alpha} + (a + b) / 2| < (a - b) / 2.
 
-Some vector x of such an R has to go the long way round
-(F10). If all vectors turn at the pace of x, the layers have the product R and one norm.
-If no vector moves further than x does, which is seen once the layers are there, this
-norm is the least wherever it is below 1.
+Some vector x of such an R has to go the long way round (F10). If all vectors turn at
+the pace of x, the layers have the product R and one norm. If no vector moves further
+than x does, which is seen once the layers are there, this norm is the least wherever it
+is below 1.
 """
 
 from typing import NamedTuple
@@ -220,7 +220,11 @@ class _Edge:
         return np.log(self.c * length) + 1j * (np.pi + np.arctan2(across, against))
 
     def _slope(self, t: float, depth: int) -> float:
-        """A positive multiple of the derivative of the step's length in t."""
+        """A positive multiple of the derivative of the step's length in t.
+
+        With ``w = log |R x| + i angle`` the length is ``|e^{w/l} - 1|``, and its
+        derivative a positive multiple of ``Re(conj(e^{w/l} - 1) e^{w/l} dw/dt)``.
+        """
         cos, sin = _cos_and_sin(t)
         # |R x|^2 = c^2 (across^2 + against^2), with across = sin(s) k.
         k = np.hypot(cos * self.p_plus_1, self.q)

@@ -33,7 +33,7 @@ from identity_matters.linear.target import (
     NotApplicableError,
     Shifted,
     Target,
-    contained,
+    not_applicable_if_lapack_fails,
 )
 from identity_matters.linear.turn_and_stretch import turned_layers
 
@@ -170,7 +170,7 @@ def optimal_blocks(target: Target, depth: int) -> list[Block]:
     R = Shifted.of(target.R)
     if len(R.matrix) == 2:
         return [_plane(R, np.eye(2), depth)]
-    with contained("the eigenvectors of R"):
+    with not_applicable_if_lapack_fails("the eigenvectors of R"):
         planes, lines = invariant_spaces(R)
     negative, positive = _split_by_sign(lines, R.shift)
     # Only far from the identity, where shift is 0, are there negative eigenvalues.

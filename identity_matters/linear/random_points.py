@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from identity_matters.array_types import Array
 
-UNIT_ROUNDOFF = 2.0**-24
+_UNIT_ROUNDOFF = 2.0**-24
 # A computed Householder reflection of a vector of d entries is off by at most this many
 # d u times the vector's norm, for every d: Higham 2002, Lemma 19.2, has a constant of
 # unspecified size, and this one is generous.
@@ -211,9 +211,9 @@ class _Roundings(NamedTuple):
 
     @classmethod
     def of(cls, d: int) -> "_Roundings":
-        du = d * UNIT_ROUNDOFF
+        du = d * _UNIT_ROUNDOFF
         return cls(
-            product=du / (1 - du), reflection=_REFLECTION_ROUNDINGS * d * UNIT_ROUNDOFF
+            product=du / (1 - du), reflection=_REFLECTION_ROUNDINGS * d * _UNIT_ROUNDOFF
         )
 
 
@@ -252,7 +252,7 @@ def _enlarged_tau(drawn: jax.Array, d: int, roundings: _Roundings) -> jax.Array:
     # Two reflections, each off by 10 d u times ||A_i||_F <= sqrt(d) tau.
     in_reflections = 2 * math.sqrt(d) * roundings.reflection
     # The roundings of the factor below and of its product with tau: 2 u, taken twice.
-    in_product = 4 * UNIT_ROUNDOFF
+    in_product = 4 * _UNIT_ROUNDOFF
     return drawn * (1 + in_reflections + in_product)
 
 
@@ -264,10 +264,10 @@ def _right_relative_error(tau: jax.Array, depth: int, d: int) -> jax.Array:
     power = 2 * depth - 2
     # 1 - tau is off by u / (1 - tau) of itself at most, tau being rounded; twice that
     # covers the subtraction. The power multiplies it by its exponent.
-    in_base = power * 2 * UNIT_ROUNDOFF / (1 - tau)
+    in_base = power * 2 * _UNIT_ROUNDOFF / (1 - tau)
     # d^2: the squares of C's entries and their sum. 2 l: the products of the power.
     # 10: the square of the root, the factors and their products, fewer than ten.
-    in_arithmetic = (d**2 + 2 * depth + 10) * UNIT_ROUNDOFF
+    in_arithmetic = (d**2 + 2 * depth + 10) * _UNIT_ROUNDOFF
     return in_base + in_arithmetic
 
 
@@ -299,7 +299,7 @@ def _squared_gradient(
         sums, and u for the rounding of ``I + A_i`` (G11).
         """
         rounding = (
-            (roundings.product + UNIT_ROUNDOFF)
+            (roundings.product + _UNIT_ROUNDOFF)
             * X_norm
             * (frobenius(Y.value) + Y.error)
         )
@@ -317,7 +317,7 @@ def _squared_gradient(
         inputs.append(times(W[i], W_norms[i], inputs[-1]))
     # T_i N_i^T is half of df/dA_i: T_i begins with E Sigma and takes up W_{i+1}^T.
     # E Sigma is off by its reflection, and by u for the scaling of C before that.
-    T = _Bounded(E_Sigma, (roundings.reflection + UNIT_ROUNDOFF) * frobenius(E_Sigma))
+    T = _Bounded(E_Sigma, (roundings.reflection + _UNIT_ROUNDOFF) * frobenius(E_Sigma))
     squared = jnp.zeros_like(stretch)
     squared_error = jnp.zeros_like(stretch)
     for i in reversed(range(depth)):
@@ -328,7 +328,7 @@ def _squared_gradient(
     # Relative errors of the norms, which count twice in the squares of the norms.
     # d^2: the squares of the entries and their sum. l: the sum over the layers.
     # 8: the roots, the factors 2, and the squares of the norms.
-    in_norms = 2 * (d**2 + depth + 8) * UNIT_ROUNDOFF * squared
+    in_norms = 2 * (d**2 + depth + 8) * _UNIT_ROUNDOFF * squared
     return squared, _BOUND_SLACK * (squared_error + in_norms)
 
 

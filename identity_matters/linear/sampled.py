@@ -110,7 +110,8 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
     power = jnp.matmul(jnp.swapaxes(A, 1, 2), A, precision=_EXACT)
     logarithm = jnp.zeros(len(A), power.dtype)
     for squaring in range(squarings + 1):
-        if squaring:
+        # The first pass is for A^T A itself, m = 1.
+        if squaring > 0:
             power = jnp.matmul(power, power, precision=_EXACT)
         trace = jnp.trace(power, axis1=1, axis2=2)
         # Scaled to trace 1, so that nothing overflows; a zero matrix stays zero.

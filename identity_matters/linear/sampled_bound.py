@@ -16,7 +16,7 @@ from identity_matters.linear import second_moment
 from identity_matters.linear.sampled import Problem
 
 # `least_batch` does not look beyond this.
-LARGEST_BATCH = 2**40
+_LARGEST_BATCH = 2**40
 
 
 def noise_floor(
@@ -312,11 +312,11 @@ def least_batch(
             return False
         return certificate.failure_probability <= failure_probability
 
-    if not suffices(LARGEST_BATCH):
+    if not suffices(_LARGEST_BATCH):
         return None
     # The bound falls as the batch grows.
     too_small = 0
-    enough = LARGEST_BATCH
+    enough = _LARGEST_BATCH
     while enough - too_small > 1:
         middle = (too_small + enough) // 2
         if suffices(middle):

@@ -46,7 +46,7 @@ class KeptPart(NamedTuple):
 
 
 def check_same_shape(R: np.ndarray, Sigma: np.ndarray) -> None:
-    """Raises ValueError unless both, square matrices, are d x d."""
+    """Raises ValueError unless the two square matrices have the same size."""
     if R.shape != Sigma.shape:
         raise ValueError(
             f"R and Sigma must be d x d, got shapes {R.shape} and {Sigma.shape}"

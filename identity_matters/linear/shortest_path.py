@@ -58,8 +58,8 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
             (pieces, coefficients, exponent),
             iterations=settings.iterations,
         )
-        # The next moves start from these pieces,
-        # so that they stay near I and well-conditioned.
+        # The next moves start from these pieces, so that they stay near I and
+        # well-conditioned.
         pieces, _ = moved(moves, pieces)
     return pieces
 
@@ -67,7 +67,10 @@ def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarra
 def _power_series(share: float, terms: int) -> list[float]:
     """Coefficients c_1, c_2, ... of ``((1 + a)^s - 1) / s = c_1 a + c_2 a^2 + ...``."""
     coefficients = [1.0]
-    for k in range(1, terms if share < 1 else 1):
+    if share >= 1:
+        # A piece for each layer: the series is a itself.
+        return coefficients
+    for k in range(1, terms):
         coefficients.append(coefficients[-1] * (share - k) / (k + 1))
     return coefficients
 

@@ -31,12 +31,13 @@ class NotApplicableError(ValueError):
 
 
 @contextlib.contextmanager
-def contained(what: str) -> Iterator[None]:
+def not_applicable_if_lapack_fails(what: str) -> Iterator[None]:
     """Turns the errors of LAPACK and SciPy within the block into a NotApplicableError.
 
     Both raise LinAlgError or ValueError where an iteration or their own arithmetic
-    fails, although the matrix is finite. They also warn then, NumPy too; the caller
-    checks the result instead.
+    fails, although the matrix is finite. So every ValueError and ArithmeticError within
+    the block counts as theirs. They also warn then, NumPy too. All warnings are
+    silenced, and the caller checks the result instead.
     """
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -85,7 +86,7 @@ def check_target(R: ArrayLike) -> Target:
         or has det R < 0.
     """
     R = square_matrix("R", R)
-    with contained("the singular values of R"):
+    with not_applicable_if_lapack_fails("the singular values of R"):
         U, K, Vt = np.linalg.svd(R)
     if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
         got = f"got singular values {K[-1]:.3g} to {K[0]:.3g}"

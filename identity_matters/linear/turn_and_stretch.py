@@ -59,7 +59,7 @@ def turn_and_stretch(
     ``F = e^{Theta / l} e^{B / l} - I``.
 
     Args:
-      target: of d x d matrices, as below.
+      target: R, f64[d, d], with its singular value decomposition.
       turn: ``e^Theta``. Its angles, which may be beyond pi, are those of Theta.
       depth: l.
       stretch_is_P: whether ``e^{-Theta} R`` is known to be P. Its root is then exact.

@@ -121,23 +121,28 @@ def fill_blocks(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:
 
 
 @functools.partial(jax.jit, static_argnames="width")
-def _largest_products_of_tile(tiles: jax.Array, row: int, width: int) -> jax.Array:
+def _largest_products_of_tile(tiles: jax.Array, number: int, width: int) -> jax.Array:
     """Largest inner product, or 0, of a tile's points with those of later blocks.
 
-    `tiles` is f[tiles, points, k], of whole blocks of `width`; returns f[points] for
-    tile number `row`.
+    Args:
+      tiles: f[tiles, points, k], of whole blocks of `width`.
+      number: of the tile.
+      width: of a block.
+    Returns:
+      f[points].
     """
-    tile = tiles[row]
+    tile = tiles[number]
     block = jnp.arange(len(tile)) // width
-    products = matmul(tile, tile.T)  # symmetric: rows are the other points
+    # Symmetric. Columns are the points, rows the others.
+    products = matmul(tile, tile.T)
     is_later = block[:, None] > block[None, :]
     largest = jnp.max(jnp.where(is_later, products, 0), axis=0)
 
     def visit(i, largest):
-        # A maximum over rows vectorises on CPU; one over columns is slower.
+        # A maximum along axis 0 vectorises on CPU; one along axis 1 is slower.
         return jnp.maximum(largest, jnp.max(matmul(tiles[i], tile.T), axis=0))
 
-    return jax.lax.fori_loop(row + 1, len(tiles), visit, largest)
+    return jax.lax.fori_loop(number + 1, len(tiles), visit, largest)
 
 
 def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.ndarray:
@@ -149,8 +154,10 @@ def largest_later_products(z: np.ndarray, width: int, tile_points: int) -> np.nd
     """
     size = width * max(1, min(tile_points, len(z)) // width)
     tiles = jnp.asarray(in_blocks(z, size))
-    rows = [_largest_products_of_tile(tiles, row, width) for row in range(len(tiles))]
-    return np.concatenate([np.asarray(row, np.float64) for row in rows])[: len(z)]
+    of_tiles = [
+        _largest_products_of_tile(tiles, number, width) for number in range(len(tiles))
+    ]
+    return np.concatenate([np.asarray(tile, np.float64) for tile in of_tiles])[: len(z)]
 
 
 def same_block_products(z: np.ndarray, width: int, tolerance: float) -> np.ndarray:

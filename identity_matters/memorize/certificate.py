@@ -24,7 +24,7 @@ from identity_matters.memorize.rounding import gamma
 OUTPUT_TOLERANCE = 1 / 2
 # The bounds are sums of positive float64 numbers. This share covers the rounding of
 # their own evaluation, which is below 2^-53 times the number of terms.
-EVALUATION_SLACK = 2.0**-20
+_EVALUATION_SLACK = 2.0**-20
 
 
 class PrecisionError(ValueError):
@@ -97,7 +97,7 @@ def sum_error(
     # Each of m products and m sums may be flushed
     # to zero, and each other factor before them.
     underflow = 4 * terms * float(info.tiny)
-    error = (1 + EVALUATION_SLACK) * (rounding * size + underflow * (1 + weights))
+    error = (1 + _EVALUATION_SLACK) * (rounding * size + underflow * (1 + weights))
     return np.where(size < float(info.max) / 2, error, np.inf)
 
 
@@ -244,7 +244,7 @@ def _move_errors(solved: _Solved, eta: np.ndarray) -> np.ndarray:
         dtype=solved.dtype,
     )
     total = np.linalg.norm(residual, axis=2) + activation_error
-    delta = (1 + EVALUATION_SLACK) * total + sum_rounding
+    delta = (1 + _EVALUATION_SLACK) * total + sum_rounding
     return delta.reshape(-1)[: len(solved.labels)]
 
 
@@ -259,7 +259,7 @@ def _margins(
     error = _error_anywhere(solved, largest_delta) + solved.plan.search_error
     # A pre-activation changes by |u_i| delta within delta of a surrogate label.
     unit_norms = solved.unit_norms.reshape(-1)[:n]
-    error_around = error + (1 + EVALUATION_SLACK) * unit_norms * largest_delta
+    error_around = error + (1 + _EVALUATION_SLACK) * unit_norms * largest_delta
     pre_activations = solved.solution.pre_activations
     return (
         _Margins(_diagonals(pre_activations, n), _diagonals(eta, n)),
@@ -320,7 +320,7 @@ def _output_units(solved: _Solved, delta: np.ndarray) -> _OutputUnits:
         solved, unit_norms=unit_norms, point_norms=largest_points, biases=biases
     )
     pre_activations = plan.output_U @ plan.surrogates.T + plan.output_s[:, None]
-    reach = (1 + EVALUATION_SLACK) * unit_norms * radius[None] + rounding
+    reach = (1 + _EVALUATION_SLACK) * unit_norms * radius[None] + rounding
     return _OutputUnits(
         radius=radius,
         pre_activations=pre_activations,
@@ -335,7 +335,7 @@ def _output_error(solved: _Solved, delta: np.ndarray) -> float:
     """`output_error_bound`: the largest |yhat - y| over outputs and classes in y."""
     errors = _output_errors(solved, _output_units(solved, delta))
     largest = errors[:, np.unique(solved.labels)].max()
-    return (1 + EVALUATION_SLACK) * largest
+    return (1 + _EVALUATION_SLACK) * largest
 
 
 def _output_errors(solved: _Solved, units: _OutputUnits) -> np.ndarray:

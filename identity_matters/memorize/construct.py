@@ -220,8 +220,8 @@ def solve(plan: Plan, h: np.ndarray, y: np.ndarray, dtype: DTypeLike) -> Solutio
     pre_activations = plan.U @ points.transpose(0, 2, 1) + plan.s[:, :, None]
     _require_positive_on_own_point(pre_activations, plan.order, dtype)
     activations = np.maximum(pre_activations, 0)
-    # Units beyond n are zero, and their columns of V are:
-    # a system with ones on the diagonal.
+    # Units beyond n are zero. A one on the diagonal keeps the system regular and makes
+    # their columns of V zero.
     block, unit = np.divmod(np.arange(n, len(activations) * width), width)
     activations[block, :, unit] = 0
     activations[block, unit, unit] = 1

@@ -1,7 +1,8 @@
 """What the two networks of whole numbers have in common: registers, and digits read.
 
-Both hold labels as digits of a word, in some base, and read the digit at a place. Block
-for block they do so alike. What decides the word and the place is their own.
+Both hold labels as digits of a word, in some base, and read the digit at a place. They
+read it with the same blocks, and differ only in how they find the word and the place.
+Their examples and their projection to a line are in `whole_numbers`.
 """
 
 from collections.abc import Mapping
@@ -60,7 +61,8 @@ def digit_reader(width: int, base: int, digits: int, offset: int = 0) -> DigitRe
       width: of the network.
       base: of the digits.
       digits: in a word.
-      offset: a word is its digits less this.
+      offset: what is subtracted from a word's digits, so that it may be of either sign:
+        the word is ``sum_j digit_j base^(digits - 1 - j) - offset``.
     """
     top = base ** (digits - 1)
     count = blocks_that_add_where(

@@ -107,7 +107,7 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 
 
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
-    """n log2(r) / bits: so many parameters any net needs to fit all labelings (E10).
+    """n log2(r) / bits: no net with fewer parameters can fit all labelings (E10).
 
     >>> round(counting_lower_bound(50_000, 10, 32))
     5191

@@ -262,10 +262,10 @@ def _factored_input_maps(
 
     The rows are positive: a 0 among them would ignore d2 entries of all inputs.
     """
-    for entry in ranges:
+    for largest in ranges:
         yield InputMap(
-            rows=rng.integers(1, entry, num_rows, endpoint=True),
-            columns=rng.integers(-entry, entry, num_columns, endpoint=True),
+            rows=rng.integers(1, largest, num_rows, endpoint=True),
+            columns=rng.integers(-largest, largest, num_columns, endpoint=True),
         )
 
 
@@ -329,8 +329,8 @@ def _draw_layout(
 def _words(table: np.ndarray, layout: Layout) -> np.ndarray:
     """The table, i64[W S], digit by digit, in words of both signs: i64[W]."""
     words = np.full(layout.words, -layout.offset, np.int64)
-    for place, digits in enumerate(table.reshape(layout.digits, layout.words)):
-        words += digits * layout.base ** (layout.digits - 1 - place)
+    for place, digit_of_word in enumerate(table.reshape(layout.digits, layout.words)):
+        words += digit_of_word * layout.base ** (layout.digits - 1 - place)
     return words
 
 

@@ -1,4 +1,8 @@
-"""What the two networks of whole numbers share: their examples and the projection."""
+"""What the two networks of whole numbers share before they are built.
+
+These are their examples and the projection to a line. The blocks that they share are in
+`digit_reader`.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -81,20 +85,20 @@ def doubling_ranges(first: int, largest: int) -> Iterator[int]:
 
     They go from `first` up to `largest`, and stay there; if that is 0, there are none.
     """
-    entry = min(first, largest)
+    largest_entry_of_map = min(first, largest)
     for _ in range(PROJECTION_DRAWS if largest else 0):
-        yield entry
-        entry = min(2 * entry, largest)
+        yield largest_entry_of_map
+        largest_entry_of_map = min(2 * largest_entry_of_map, largest)
 
 
 def dense_input_maps(
     features: int, ranges: Iterable[int], rng: np.random.Generator
 ) -> Iterator[InputMap]:
     """For each range, a map of d = `features` random numbers up to it in size."""
-    for entry in ranges:
+    for largest in ranges:
         yield InputMap(
             rows=np.ones(1, np.int64),
-            columns=rng.integers(-entry, entry, features, endpoint=True),
+            columns=rng.integers(-largest, largest, features, endpoint=True),
         )
 
 

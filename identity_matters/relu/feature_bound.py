@@ -38,8 +38,9 @@ def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     count, width = pre.shape[1:]
     if width < count:
         return jnp.zeros(())
-    features = jnp.linalg.svd(jax.nn.relu(pre), compute_uv=False)[:, -1]
-    return jnp.sum(features**2 * _functional_coefficients(blocks, problem))
+    # sigma_n of the n features of each block.
+    least_singular_values = jnp.linalg.svd(jax.nn.relu(pre), compute_uv=False)[:, -1]
+    return jnp.sum(least_singular_values**2 * _functional_coefficients(blocks, problem))
 
 
 def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:

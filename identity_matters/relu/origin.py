@@ -43,7 +43,8 @@ def risk_at_origin(problem: Problem) -> np.ndarray:
 def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
     """``m(w)`` for the rows of W: f64[k, d].
 
-    W is f64[k, d + 1], biases last, or f64[k, d].
+    W is f64[k, d + 1], biases last, or f64[k, d]: its width says whether there are
+    biases.
     """
     W = np.asarray(W)
     z = unit_inputs(problem, bias=W.shape[1] > problem.A.shape[0])

@@ -49,10 +49,10 @@ def is_definite(matrix: np.ndarray) -> bool:
     _ROOT_UNIT; the diagonal is lowered by that. M is definite if Q^T M Q has a dominant
     diagonal, where the columns of Q are the computed eigenvectors, rounded.
     """
-    rows = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
-    rows -= len(rows) * np.eye(len(rows), dtype=int)
-    _, eigenvectors = np.linalg.eigh(rows.astype(float))
+    whole = np.vectorize(round, otypes="O")(matrix * _ROOT_UNIT)
+    whole -= len(whole) * np.eye(len(whole), dtype=int)
+    _, eigenvectors = np.linalg.eigh(whole.astype(float))
     Q = np.vectorize(int, otypes="O")(eigenvectors * 2**53)
-    turned = Q.T @ rows @ Q
+    turned = Q.T @ whole @ Q
     # The row sum has the diagonal entry in it.
     return bool((2 * np.diag(turned) > abs(turned).sum(axis=1)).all())

@@ -39,7 +39,7 @@ class Training(NamedTuple):
       output_travel: ||V(t) - V(0)||_F is at most this.
       input_travel: ||W(t) - W(0)||_F is at most this.
       norm: |||theta(t)||| is at most this; below 1.
-      lost_share: a; the features keep their n-th singular value up to this share.
+      lost_share: a; the n-th singular value of the features loses at most this share.
     """
 
     rate: float
@@ -82,8 +82,10 @@ def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
         return _promise(scaled) is not None
 
     certified = 0.0
+    # Errors of norm 1 at first. If that is certified, it doubles until it is not. This
+    # ends: at some size V would have to leave the unit ball.
     refused = 1 / start.e
-    while is_certified(refused):  # not for ever: V would leave the unit ball
+    while is_certified(refused):
         certified = refused
         refused *= 2
     for _ in range(_BISECTIONS):

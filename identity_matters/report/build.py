@@ -15,6 +15,7 @@ import jinja2
 from identity_matters import code_version, paper
 from identity_matters.report import figures, markdown, page, publish, tables
 from identity_matters.report.collection import (
+    REDUCED,
     Collection,
     Group,
     group_runs,
@@ -305,6 +306,7 @@ def _markdown(
         table_2=tables.table_2(every_group),
         about_reduced_cifar=Markdown(about_reduced_cifar),
         reduced_cifar=list(tables.reduced_cifar(every_group)),
+        claims_heading=Markdown(page.CLAIMS_HEADING),
         sections=sections,
         left_out=left_out,
     )
@@ -358,7 +360,7 @@ def _section(
         facts[f"verdict, {collection.name}"] = verdicts(claim.id, collection.groups)
         groups_of_claim += groups
         for group in groups:
-            mark = "" if group.scale == "paper" else " (reduced)"
+            mark = "" if group.scale == "paper" else REDUCED
             label = f"{collection.name}{mark}, n = {len(group.runs)}"
             variants.setdefault(group.name, {})[label] = group
             if arms := list(tables.arms_table(group)):

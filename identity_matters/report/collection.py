@@ -16,6 +16,9 @@ from identity_matters.report.records import MALFORMED
 from identity_matters.runs import Run, read_collection
 
 _UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another verdict
+# How the verdict of seeds that disagree ends, and what is added for reduced runs.
+_OF_SEEDS = " seeds"
+REDUCED = " (reduced)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Group:
             text = counts[0][0]
         else:
             each = [f"{verdict} for {count}" for verdict, count in counts]
-            text = f"{', '.join(each)} of {len(self.runs)} seeds"
+            text = f"{', '.join(each)} of {len(self.runs)}{_OF_SEEDS}"
         # A claim that "holds" is proved; the runs only tried to refute it.
         return text.replace("holds", "holds (proved)")
 
@@ -68,6 +71,11 @@ class Group:
         return mean_sd(values) + (
             f" (n = {len(values)})" if len(values) < len(metrics) else ""
         )
+
+
+def seeds_disagree(verdict: str) -> bool:
+    """Whether a `Group.verdict`, also one marked as REDUCED, is of several verdicts."""
+    return verdict.removesuffix(REDUCED).endswith(_OF_SEEDS)
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:

@@ -48,7 +48,10 @@ def format_number(value: object, digits: int = 4) -> str:
 
 
 def mean_sd(values: list) -> str:
-    """Mean ± standard deviation, or the value alone if all are equal."""
+    """Mean ± standard deviation, or the value alone if all are equal.
+
+    If one is no number of a usual size, the different values are listed instead.
+    """
     if not all(map(_is_number, values)):
         return _listed(values)
     if len(set(values)) == 1:
@@ -76,27 +79,43 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
     """
     if not all(map(_is_number, values)):
         return _listed(values)
-    ends = {"min": [min(values)], "max": [max(values)]}.get(
-        extreme, [min(values), max(values)]
-    )
-    return "–".join(dict.fromkeys(_end_in_words(end, digits, extreme) for end in ends))
+    if extreme == "min":
+        return _end_in_words(min(values), digits, extreme)
+    if extreme == "max":
+        return _end_in_words(max(values), digits, extreme)
+    ends = (_end_in_words(end, digits) for end in (min(values), max(values)))
+    return "–".join(dict.fromkeys(ends))
 
 
-def _end_in_words(value: float, digits: int, extreme: str) -> str:
+def _end_in_words(value: float, digits: int, extreme: str = "") -> str:
     """One end of a range to `digits` digits; see `in_words` for `extreme`."""
-    whole = isinstance(value, int) or (value.is_integer() and abs(value) < 10**15)
-    if extreme and not whole:
+    if _is_whole(value):
+        return _with_power_of_ten(format_number(value, digits))
+    if extreme:
         value = _bound(value, digits, extreme)
-    rounded = float(f"{value:.{digits}g}")
-    if whole or abs(rounded) >= min(10**digits, 1000):
-        shown = format_number(value, digits)
-    else:
-        # Trailing zeros show the precision of a rounded number: 1.0.
-        shown = f"{value:#.{digits}g}"
-    mantissa, _, exponent = shown.partition("e")
-    if exponent:
-        return f"{mantissa} × 10^{int(exponent)}"
-    return mantissa.removesuffix(".")
+    return _with_power_of_ten(_rounded(value, digits))
+
+
+def _is_whole(value: float) -> bool:
+    """Whether this is a whole number, not one that is too large for a fraction."""
+    return isinstance(value, int) or (value.is_integer() and abs(value) < 10**15)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """A number with a fraction, to `digits` digits; the whole part is shown in full."""
+    in_full_from = min(10**digits, 1000)  # as `format_number` does from 1,000 on
+    if abs(float(f"{value:.{digits}g}")) >= in_full_from:
+        return format_number(value, digits)
+    # Trailing zeros show the precision: 1.0.
+    return f"{value:#.{digits}g}"
+
+
+def _with_power_of_ten(text: str) -> str:
+    """The text of a number with its exponent, if any, as in 1.6 × 10^32."""
+    mantissa, _, exponent = text.partition("e")
+    # "#" leaves a point behind the last digit: "12.", "1.e-11".
+    mantissa = mantissa.removesuffix(".")
+    return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa
 
 
 def _bound(value: float, digits: int, extreme: str) -> float:

@@ -23,6 +23,7 @@ import latex2mathml.converter
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from identity_matters.report.collection import seeds_disagree
 from identity_matters.runs import VERDICTS
 
 _PAGE = pathlib.Path(__file__).with_suffix(".html")
@@ -34,7 +35,7 @@ _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
 _POLICY = (
     "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src"
 )
-_CLAIMS = "Evidence, claim by claim"  # the heading above the claims
+CLAIMS_HEADING = "Evidence, claim by claim"  # each heading of level 3 below is a claim
 _FOLDED = re.compile(r"(</?details>|<summary>[^<]*</summary>)\n*")
 
 
@@ -45,6 +46,24 @@ def anchor(heading: str) -> str:
 
 def render(markdown: str, directory: pathlib.Path) -> str:
     """The HTML page; images in the text are read from `directory`."""
+    parser = _parser()
+    env = {"directory": pathlib.Path(directory)}
+    tokens = parser.parse(markdown, env)
+    headings = _arrange(tokens)
+    body = parser.renderer.render(tokens, parser.options, env)
+    body = _with_links_within(body, headings)
+    style = "\n" + _STYLE.read_text(encoding="utf-8")
+    page = string.Template(_PAGE.read_text(encoding="utf-8"))
+    return page.substitute(
+        title=html.escape(headings["h1"][0]),
+        style=style,
+        body=body,
+        policy=f"{_POLICY} 'sha256-{_sha256(style)}'",
+    )
+
+
+def _parser() -> MarkdownIt:
+    """A parser of Markdown with tables, and our rules for what the page shows."""
     parser = MarkdownIt("commonmark").enable("table")
     rules = {
         "fence": _fence,
@@ -56,21 +75,16 @@ def render(markdown: str, directory: pathlib.Path) -> str:
     }
     for name, rule in rules.items():
         parser.add_render_rule(name, rule)
-    env = {"directory": pathlib.Path(directory)}
-    tokens = parser.parse(markdown, env)
-    headings = _arrange(tokens)
-    body = parser.renderer.render(tokens, parser.options, env)
-    navigation = f"</h1>\n{_navigation(headings['h2'], headings['claims'])}"
-    body = body.replace("</h1>", navigation, 1)
+    return parser
+
+
+def _with_links_within(body: str, headings: dict[str, list[str]]) -> str:
+    """The page's body with the navigation below its title, and links back to it."""
+    navigation = _navigation(headings["h2"], headings["claims"])
+    body = body.replace("</h1>", f"</h1>\n{navigation}", 1)
     for claim in headings["claims"]:
         body = _with_way_back(body, claim)
-    title = html.escape(headings["h1"][0])
-    page = _PAGE.read_text(encoding="utf-8")
-    style = _STYLE.read_text(encoding="utf-8")
-    policy = f"{_POLICY} 'sha256-{_sha256(f'{chr(10)}{style}')}'"
-    return string.Template(page).substitute(
-        title=title, style=style, body=body, policy=policy
-    )
+    return body
 
 
 def _navigation(parts: list[str], claims: list[str]) -> str:
@@ -102,6 +116,7 @@ def _with_way_back(body: str, claim: str) -> str:
 
 
 def _sha256(text: str) -> str:
+    """The digest by which a Content-Security-Policy allows the text of a <style>."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -121,7 +136,7 @@ def _name_headings(tokens: list[Token]) -> dict[str, list[str]]:
         if opening.type == "heading_open":
             opening.attrSet("id", anchor(inline.content))
             headings[opening.tag].append(inline.content)
-            if opening.tag == "h3" and headings["h2"][-1:] == [_CLAIMS]:
+            if opening.tag == "h3" and headings["h2"][-1:] == [CLAIMS_HEADING]:
                 headings["claims"].append(inline.content)
     return headings
 
@@ -171,8 +186,7 @@ def _class_of_cell(text: str) -> str | None:
         return "number"
     for verdict, class_of_verdict in VERDICTS.items():
         if text.startswith(verdict):
-            seeds_disagree = text.endswith((" seeds", " seeds (reduced)"))
-            return "odd" if seeds_disagree else class_of_verdict
+            return "odd" if seeds_disagree(text) else class_of_verdict
     return None
 
 

@@ -14,14 +14,14 @@ import collections
 import contextlib
 import itertools
 import re
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from identity_matters import paper
-from identity_matters.report.collection import Group, of_claim
+from identity_matters.report.collection import REDUCED, Group, of_claim
 from identity_matters.report.numbers import in_words
 
 NOT_RUN = "not run"
+_DIGITS = 2  # of a value, unless the sentence says otherwise
 # {experiment/variant:max metric~digits}
 _VALUE = re.compile(r"\{([^{}:]+):(?:(max|min) )?([^{}~]+)(?:~(\d))?\}")
 
@@ -33,29 +33,25 @@ class MissingValueError(Exception):
 def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
     """`sentence` with its values filled in, and the groups that they come from.
 
-    Raises MissingValueError if there is no such run or metric, or the values cannot be
-    compared.
+    Raises MissingValueError if there is no such run or metric, or a run could not
+    measure it.
     """
     used: list[Group] = []
 
-    def value(match: re.Match) -> str:
+    def in_place_of(match: re.Match) -> str:
         name, extreme, metric, digits = match.groups(default="")
         matching = _matching_groups(name, groups)
-        end_of_seed = _end_of_each_seed(
-            matching, metric, min if extreme == "min" else max
-        )
-        if not end_of_seed:
+        values = _value_of_each_seed(matching, metric, smallest=extreme == "min")
+        if not values or None in values:
             raise MissingValueError(match[0])
         used.extend(matching)
-        ends = list(end_of_seed.values())
+        text = in_words(values, int(digits or _DIGITS), extreme)
         seeds = max(len(group.runs) for group in matching)
-        of_some = f" (in {len(ends)} of {seeds} runs)" if len(ends) < seeds else ""
-        return in_words(ends, int(digits or 2), extreme) + of_some
+        if len(values) < seeds:
+            return f"{text} (in {len(values)} of {seeds} runs)"
+        return text
 
-    try:
-        return _VALUE.sub(value, sentence), used
-    except TypeError as error:
-        raise MissingValueError(f"{sentence}: {error}") from None
+    return _VALUE.sub(in_place_of, sentence), used
 
 
 def _matching_groups(name: str, groups: list[Group]) -> list[Group]:
@@ -67,17 +63,30 @@ def _matching_groups(name: str, groups: list[Group]) -> list[Group]:
     return at_paper_scale or matching
 
 
-def _end_of_each_seed(
-    groups: list[Group], metric: str, extreme: Callable[[Any, Any], Any]
-) -> dict[int, Any]:
-    """Seed -> the least or the largest value of a metric in its runs."""
-    ends: dict[int, Any] = {}
+def _value_of_each_seed(
+    groups: list[Group], metric: str, *, smallest: bool
+) -> list[Any]:
+    """One value for each seed that has the metric, None if a run could not measure it.
+
+    Of several groups, which are the variants of ``{experiment/*:metric}``, the group
+    with the largest value of the seed counts, or that with the smallest.
+    """
+    values_by_seed: dict[int, list[Any]] = {}
     for group in groups:
         for run in group.runs:
             if metric in run.summary["metrics"]:
                 value = run.summary["metrics"][metric]
-                ends[run.seed] = extreme(value, ends.get(run.seed, value))
-    return ends
+                values_by_seed.setdefault(run.seed, []).append(value)
+    return [
+        _extreme_of(values, smallest=smallest) for values in values_by_seed.values()
+    ]
+
+
+def _extreme_of(values: list[Any], *, smallest: bool) -> Any:
+    """The smallest or the largest value; None if there is a None among them."""
+    if None in values:
+        return None
+    return min(values) if smallest else max(values)
 
 
 class _Filled(NamedTuple):
@@ -131,5 +140,5 @@ def verdicts(claim: str, groups: list[Group]) -> str:
             text = f"{verdict}{count}"
         else:
             text = f"{', '.join(variants)}: {verdict}"
-        parts.append(f"{text} (reduced)" if scale == "reduced" else text)
+        parts.append(f"{text}{REDUCED}" if scale == "reduced" else text)
     return "; ".join(parts) or NOT_RUN

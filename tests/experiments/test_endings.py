@@ -54,11 +54,13 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
         ),
         (
             OSError(28, "No space left on device", "a/b"),
-            "the disk of a/b is full: free some space there; the same command resumes",
+            "the disk of a/b is full: free some space there; the same command, without"
+            " --overwrite, resumes, nothing that was recorded is lost",
         ),
         (
             OSError(5, "Input/output error"),
-            "the machine failed ([Errno 5] Input/output error)",
+            "the machine failed ([Errno 5] Input/output error); once it works the same"
+            " command, without --overwrite, resumes",
         ),
         (
             OSError(27, "File too large"),

@@ -6,7 +6,11 @@ import pytest
 
 from experiments import memorize
 from experiments.measurements import memorize as measurements
-from experiments.measurements.memorize_points import Data, load_images
+from experiments.measurements.memorize_points import (
+    Data,
+    distinct_whole_points,
+    load_images,
+)
 from identity_matters.images import datasets
 
 
@@ -66,3 +70,23 @@ def test_the_trade_builds_the_largest_groups():
     # 4 in the projection, 20 in the groups, 100 + 10 r in the output; the rest does not
     # contain r.
     assert measured["numbers"] == 4 + 4 * 5 + 100 + 10 * 10 + 30 * 49 + 18 * 7 + 13
+
+
+def test_random_whole_points_differ_or_are_refused():
+    for seed in range(20):
+        x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
+        assert len(np.unique(x, axis=0)) == 20
+    # 300 points of one number from 0 to 255 cannot differ, and 100 hardly ever do.
+    for examples in (100, 300):
+        with pytest.raises(ValueError, match="examples must be fewer or features more"):
+            distinct_whole_points(np.random.default_rng(0), (examples, 1))
+        settings = memorize.get_config("few_numbers").to_dict()["few_numbers"]
+        small = {
+            "dataset": "synthetic",
+            "examples": (examples,),
+            "features": 1,
+            "num_classes": 2,
+        }
+        trial, *_ = memorize.trials(variant="", few_numbers={**settings, **small})
+        with pytest.raises(ValueError, match="examples must be fewer or features more"):
+            measurements.build(**trial)

@@ -45,7 +45,7 @@ def test_a_run_writes_what_the_contract_says_and_ends_with_its_result(tmp_path):
     assert recorded.environment["command"] == command
     assert str(forked.ROOT) not in json.dumps(recorded.environment)
     last = finished.stderr.splitlines()[-6:]
-    assert last[0::2][:2] == ["Theorem 2.1: holds", "  ours    sum_of_squares = 14"]
+    assert last[0::2][:2] == ["Theorem 2.1: holds", "  yours   sum_of_squares = 14"]
     assert last[1] == "  paper   |||A||| ≤ (4π + 3γ)/ℓ if det R > 0"
     assert str(path) in last[3]
     assert f"`make compare RESULTS_DIR={tmp_path}`" in last[5]

@@ -191,6 +191,22 @@ def test_refused(function, change, message):
         function(**change)
 
 
+def test_an_unknown_form_is_refused_everywhere():
+    one = np.ones((1, 1))
+    batch = np.zeros((1, 1, 1, 1))
+    for evaluate in (
+        lambda form: gradient_bound.gradient_lower_bound(batch[0], one, one, form),
+        lambda form: gradient_bound.right_over_left(
+            batch, one[None], one[None], np.ones(1, int), form
+        ),
+        lambda form: gradient_attacks.smallest_scalar_counterexample(
+            form, max_depth=1, max_integer=1, max_sigma=1
+        ),
+    ):
+        with pytest.raises(ValueError, match=r"form must be one of .*, got 'v4'"):
+            evaluate("v4")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "supremum"), [("iclr2017", 2.0), ("v3", 1.0), ("corrected", 1.0)]

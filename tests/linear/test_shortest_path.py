@@ -22,6 +22,7 @@ from identity_matters.linear.shortest_path import (
     layers_of_path,
     smoothed_norm_and_gradient,
 )
+from identity_matters.linear.target import NotApplicableError
 from tests.linear.plane_paths import (
     plane_path_length,
     stretched_turn,
@@ -148,3 +149,10 @@ def test_pieces_far_from_the_identity_are_refused():
     )
     with pytest.raises(ValueError, match="pieces must be at least 1, got 0"):
         PathSettings(pieces=0)
+
+
+def test_a_search_without_a_start_does_not_apply(monkeypatch):
+    starts = "identity_matters.linear.factorization.path_starts"
+    monkeypatch.setattr(starts, lambda *_: [])
+    with pytest.raises(NotApplicableError, match=r"^no start of the search"):
+        factorize(np.diag([2.0, 1.0]), 8, "path")

@@ -55,6 +55,11 @@ def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
             [3133.9, 12.5],
             ["3,134", "12.50"],
         ),
+        (
+            lambda value: numbers.in_words([value], 1),
+            [1.2e-11, 0.123, 12.5, 1.6e32],
+            ["1 × 10^-11", "0.1", "12", "2 × 10^32"],
+        ),
         (numbers.duration, [0.4, 119, 120, 7200], ["0 s", "119 s", "2.0 min", "2.0 h"]),
     ],
 )
@@ -92,7 +97,15 @@ def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):
     )
     # Seed 0: 3, seed 1: 4.
     assert sentences.fill("{toy/*:norm} {toy/*:min norm}", members)[0] == "3–4 1"
-    for sentence in ("{toy/c:norm}", "{toy/a:other}", "{other/*:norm}"):
+    write_run(tmp_path, 0, variant="none", metrics={"norm": None}, paper={})
+    members = groups_of(tmp_path)
+    for sentence in (
+        "{toy/c:norm}",
+        "{toy/a:other}",
+        "{other/*:norm}",
+        "{toy/none:norm}",
+        "{toy/*:norm}",
+    ):
         with pytest.raises(sentences.MissingValueError):
             sentences.fill(sentence, members)
 
