@@ -11,8 +11,8 @@ run, with zeros for images. Nothing is run, and only the compiler is timed: imag
 second are an upper bound, the lesser of what peak arithmetic and the bandwidth of the
 chip's memory allow. For GPUs the compiler of JAX's CUDA plugin is asked. cuDNN picks
 its algorithms on the GPU, so their workspace is not counted. The products of the linear
-nets are exact to float32, which takes a TPU six passes: the peak that they are compared
-with is that of one.
+nets are exact to float32, which takes a TPU six passes: they are compared with the peak
+of a single pass.
 
 Command: make compile-check    # in an environment of its own, .venv-tpu
     make compile-check CHECK=one_chip    # another variant
@@ -42,7 +42,7 @@ from experiments.images import train
 from experiments.measurements import linear_sampled as measurements
 from experiments.run.fitting import DeviceTraining
 from experiments.run.settings import configs
-from experiments.run.trials import grid
+from experiments.run.trials import grid, without
 from experiments.run.verdicts import reproduced
 from identity_matters import flops, runs
 from identity_matters.memorize import descent, network
@@ -123,7 +123,7 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
         result = shared.alone(_measure_here, trial)
     except shared.CrashedError as error:
         result = {
-            **_nothing_fits(absent_devices.devices_of(trial.slice)),
+            **_without_program(absent_devices.devices_of(trial.slice)),
             "problem": f"the compiler crashed ({error})",
         }
     if not result["fits"]:
@@ -162,6 +162,8 @@ class Program(NamedTuple):
 
 def _how_to_lower(program: str) -> Callable[[dict, str, list], Program]:
     """The function that lowers a program: by its settings, part and devices."""
+    if program == POINTS:
+        return lower_points
     if program in LINEAR:
         return lower_linear
     if program == MEMORIZE:
@@ -169,8 +171,8 @@ def _how_to_lower(program: str) -> Callable[[dict, str, list], Program]:
     return lower_training
 
 
-def _nothing_fits(devices: list) -> dict:
-    """The result for a program of which nothing is known but its devices."""
+def _without_program(devices: list) -> dict:
+    """What a result says of the devices alone: it fits only if a program shows so."""
     return {
         "devices": len(devices),
         "device_kind": devices[0].device_kind,
@@ -188,7 +190,7 @@ def attempt(lower: Callable[[], Program], devices: list) -> dict:
       What docs/metrics.md explains; it has a "problem" unless it "fits".
     """
     kind = devices[0].device_kind
-    result = _nothing_fits(devices)
+    result = _without_program(devices)
     try:
         program = lower()
         started = time.perf_counter()
@@ -295,15 +297,17 @@ def lower_training(groups: dict, part: str, devices: list) -> Program:
 
 
 def lower_linear(settings: dict, part: str, devices: list) -> Program:
-    """Lowers a training of a linear net on samples, or a part of the points of (2.3).
+    """Lowers a training of a linear net on samples."""
+    training = measurements.Training(**_first_linear_trial(settings), devices=devices)
+    return _part_of_training(training, part, "float32")
+
+
+def lower_points(settings: dict, part: str, devices: list) -> Program:
+    """Lowers eq. (2.3) at one part of the points; `part` is "points".
 
     At a point, only the products of its 3 l - 2 pairs of matrices are counted.
     """
-    settings.pop("scale")
-    trial, *_ = linear_sampled.trials(**settings)
-    if part != "points":
-        training = measurements.Training(**trial, devices=devices)
-        return _part_of_training(training, part, "float32")
+    trial = _first_linear_trial(settings)
     points = measurements.Points(**trial, devices=devices)
     return Program(
         lowered=points.lower(),
@@ -312,6 +316,12 @@ def lower_linear(settings: dict, part: str, devices: list) -> Program:
         operations=2 * trial["width"] ** 3 * (3 * trial["depth"] - 2),
         compute_dtype="float32",
     )
+
+
+def _first_linear_trial(settings: dict) -> dict:
+    """The first trial of a variant of `linear_sampled`, which stands for all."""
+    first, *_ = linear_sampled.trials(**without(settings, "scale"))
+    return first
 
 
 def _part_of_training(

@@ -49,7 +49,9 @@ _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # libtpu writes the largest int64 where its model has no answer.
 _NO_ESTIMATE = 2**63 - 1
-# What an asynchronous operation holds until it is done, beside operands and results.
+# The shape of an instruction that only starts lists its operands, then its results and
+# a context, which it holds until it is done. This one lists its results alone.
+_STARTS_WITHOUT_OPERANDS = "all-reduce-start"
 _CONTEXT = re.compile(r", u32\[\](\{[^}]*\})?")
 # These only name what exists already, or are counted where they are executed.
 _FREE = (
@@ -184,23 +186,30 @@ class _Operation(NamedTuple):
 
 
 def _operation(instruction: Instruction, computation: Computation) -> _Operation:
-    """An instruction of a computation, with its arrays.
-
-    One that only starts lists a context beside its results, and most list their
-    operands before them; all-reduce does not::
-
-        %c = ((f32[2,3]), f32[4,3], u32[]) all-gather-start(%x)
-        %c = (f32[2,3], f32[5]) all-reduce-start(%x, %y)
-    """
+    """An instruction of a computation, with the arrays of its operands and results."""
     operands = [
         computation.by_name[name].arrays if name in computation.by_name else []
         for name in instruction.operands
     ]
-    if not instruction.opcode.endswith("-start"):
-        return _Operation(instruction, operands, instruction.arrays)
+    if instruction.opcode.endswith("-start"):
+        results = _results_of_start(instruction, operands=len(_flat(operands)))
+    else:
+        results = instruction.arrays
+    return _Operation(instruction, operands, results)
+
+
+def _results_of_start(instruction: Instruction, *, operands: int) -> list[Array]:
+    """The results of an instruction that only starts, with so many arrays as operands.
+
+    These have the result f32[4,3], and the results f32[2,3] and f32[5]::
+
+        %c = ((f32[2,3]), f32[4,3], u32[]) all-gather-start(%x)
+        %c = (f32[2,3], f32[5]) all-reduce-start(%x, %y)
+    """
     listed = arrays(_CONTEXT.sub("", instruction.shape))
-    after_operands = listed[len(_flat(operands)) :]
-    return _Operation(instruction, operands, after_operands or listed)
+    if instruction.opcode == _STARTS_WITHOUT_OPERANDS:
+        return listed
+    return listed[operands:]
 
 
 def _flat(operands: list[list[Array]]) -> list[Array]:
@@ -236,8 +245,13 @@ def _estimated_cycles(instruction: Instruction) -> int:
     return int(estimate[1])
 
 
+def _part(array: Array, size_bytes: float) -> Array:
+    """As many bytes of an array, in the same memory."""
+    return array._replace(size_bytes=size_bytes)
+
+
 def _accessed(operation: _Operation, program: Program) -> list[Array]:
-    """What an operation reads and writes: whole arrays, or parts of that size."""
+    """What an operation reads and writes: whole arrays, and parts of arrays."""
     opcode = operation.instruction.opcode
     if opcode in _STARTED_COPIES:
         return _accessed_by_copy(operation)
@@ -261,8 +275,8 @@ def _accessed_by_copy(copy: _Operation) -> list[Array]:
     one_end, other_end = copy.instruction.arrays[:2]
     copied_bytes = min(one_end.size_bytes, other_end.size_bytes)
     return [
-        one_end._replace(size_bytes=copied_bytes),
-        other_end._replace(size_bytes=copied_bytes),
+        _part(one_end, copied_bytes),
+        _part(other_end, copied_bytes),
     ]
 
 
@@ -274,9 +288,7 @@ def _accessed_by_slice(operation: _Operation) -> list[Array]:
         %row = f32[1,3]{1,0} dynamic-slice(%x, %i, %j), dynamic_slice_sizes={1,3}
     """
     (source,) = operation.operands[0]
-    parts_read = [
-        source._replace(size_bytes=result.size_bytes) for result in operation.results
-    ]
+    parts_read = [_part(source, result.size_bytes) for result in operation.results]
     return parts_read + operation.results
 
 
@@ -302,14 +314,15 @@ def _accessed_by_fusion(fusion: _Operation, program: Program) -> list[Array]:
     operands = list(fusion.operands)
     for number, bytes_read in _bytes_read(fused, program).items():
         first_array = fusion.operands[number][0]
-        operands[number] = [first_array._replace(size_bytes=bytes_read)]
+        operands[number] = [_part(first_array, bytes_read)]
     results = list(fusion.results)
     for number, bytes_written in _bytes_written(fused, program).items():
-        results[number] = results[number]._replace(size_bytes=bytes_written)
+        results[number] = _part(results[number], bytes_written)
     return _flat(operands) + results
 
 
-# What fused operations read and write
+# What fused operations read and write. A fusion may hold another one: then the function
+# of a computation and that of an instruction call each other, one level further in.
 
 
 def _bytes_read(fused: Computation, program: Program) -> dict[int, float]:

@@ -2,12 +2,12 @@
 
 The pipeline does what a training needs: records from disk, decoding, random resized
 crop 224 and flip, whole batches in order. The bare decoder has its images in memory and
-its crops drawn beforehand; it makes one OpenCV call each to decode, resize and (for
-half of the images) mirror, in one thread per core. The two take turns in every round,
-and their medians are compared. Then a training is simulated whose steps take a little
-longer than their batches. Goals: at least 80 % of the bare decoder's rate in training
-and evaluation, on one core and on all, and at most 5 % of the time spent waiting for
-input.
+its crops drawn beforehand; it decodes, crops, resizes and (for half of the images)
+mirrors with the same OpenCV calls, in one thread per core. The two take turns in every
+round, and their medians are compared. Then a training is simulated whose steps take a
+little longer than their batches. Goals: at least 80 % of the bare decoder's rate in
+training and evaluation, on one core and on all, and at most 5 % of the time spent
+waiting for input.
 
 Command: python -m benchmarks.input_pipeline --config.data_dir=DIRECTORY
 Without data_dir, JPEGs of ImageNet's usual size are generated. Needs the extra
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -38,6 +38,9 @@ from experiments.run.trials import grid, without
 from identity_matters import limits
 from identity_matters.images import imagenet, miniature, streaming, views
 
+# How long the pipeline's buffer has to fill, over the bare decoder's time for as many
+# images on one core: ample, since the pipeline decodes on all of its cores.
+_FILLING_OVER_DECODING = 1.5
 VARIANTS = ("imagenet",)
 _SETTINGS = {
     # A directory with a prepared imagenet2012; "" generates a miniature.
@@ -86,10 +89,9 @@ def _measure_here(trial: types.SimpleNamespace, seed: int) -> dict:
         encoded = _open(trial, pathlib.Path(scratch), seed)
         indices = np.random.default_rng(seed).integers(0, len(encoded), examples)
         images = [image for image, _, _ in encoded.read(indices)]
-        decode = _bare_decoder(images, trial.kind, trial.cores, seed)
-        image_seconds = decode() / examples  # roughly, with all cores at work
+        decoder = _BareDecoder(images, trial.kind, trial.cores, seed)
         with contextlib.closing(_endless_stream(trial, encoded, seed)) as stream:
-            seconds = _time_rounds(trial, stream, decode, image_seconds)
+            seconds = _time_rounds(trial, stream, decoder)
             pipeline_rate = examples / statistics.median(seconds["pipeline"])
             decoder_rate = examples / statistics.median(seconds["decoder"])
             batch_seconds = trial.batch_examples / pipeline_rate
@@ -127,29 +129,27 @@ def _endless_stream(
 
 
 def _time_rounds(
-    trial: types.SimpleNamespace,
-    stream: Iterator[dict],
-    decode: Callable[[], float],
-    image_seconds: float,
+    trial: types.SimpleNamespace, stream: Iterator[dict], decoder: "_BareDecoder"
 ) -> dict[str, list[float]]:
     """Seconds of "pipeline" and "decoder" in each round, for the same number of images.
 
     Args:
       trial: has the numbers of rounds, batches and cores.
       stream: the pipeline.
-      decode: decodes the images of a round; returns the seconds.
-      image_seconds: that the bare decoder takes for an image, roughly.
+      decoder: has the images of a round.
     """
-    ahead = streaming.BATCHES_PER_THREAD * trial.cores
-    _take(stream, ahead + 1)
+    ahead_batches = streaming.BATCHES_PER_THREAD * trial.cores
+    image_seconds = decoder.seconds_of_a_round() / decoder.examples
+    ahead_seconds = ahead_batches * trial.batch_examples * trial.cores * image_seconds
+    _take(stream, ahead_batches + 1)
     seconds: dict[str, list[float]] = {"pipeline": [], "decoder": []}
     for _ in range(trial.rounds):
         # The buffer fills, so that the pipeline idles while the decoder is timed.
-        time.sleep(1.5 * ahead * trial.batch_examples * trial.cores * image_seconds)
-        seconds["decoder"].append(decode())
+        time.sleep(_FILLING_OVER_DECODING * ahead_seconds)
+        seconds["decoder"].append(decoder.seconds_of_a_round())
         # The buffer is emptied, so that as many batches are under way when the
         # pipeline's timing starts as when it ends.
-        _take(stream, ahead)
+        _take(stream, ahead_batches)
         seconds["pipeline"].append(_take(stream, trial.batches_per_round))
     return seconds
 
@@ -197,44 +197,63 @@ def _take(stream: Iterator[dict], batches: int) -> float:
     return time.perf_counter() - started
 
 
-def _bare_decoder(
-    encoded: list, kind: str, threads: int, seed: int
-) -> Callable[[], float]:
-    """A function that decodes all images with OpenCV alone, and returns the seconds."""
-    import cv2
+class _BareDecoder:
+    """Makes the images of a round, as the pipeline does, from bytes in memory.
 
-    cv2.setNumThreads(1)
-    decode: Callable = functools.partial(cv2.imdecode, flags=cv2.IMREAD_COLOR_RGB)
-    images = [np.frombuffer(image, np.uint8) for image in encoded]
-    # Of each image; None stands for the view of an evaluation.
-    drawn_views: list = [None] * len(images)
-    if kind != "evaluation":
-        draw = functools.partial(views.draw_view, seed=seed, epoch=0)
-        drawn_views = [
-            draw(*decode(image).shape[:2], example=i) for i, image in enumerate(images)
-        ]
-    out = np.empty(
-        (len(images), imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS, 3), np.uint8
-    )
+    Attributes:
+      examples: how many images that are.
+    """
 
-    def work(rows: range) -> None:
-        for i in rows:
-            if drawn_views[i] is None:
-                views.eval_view(
-                    decode(images[i]), imagenet.EVAL_SHORTER_SIDE_PIXELS, out[i]
-                )
-            else:
-                views.train_view(decode(images[i]), drawn_views[i], out[i])
+    def __init__(self, encoded: list[bytes], kind: str, threads: int, seed: int):
+        import cv2
 
-    def run_all() -> float:
+        cv2.setNumThreads(1)
+        self.examples = len(encoded)
+        self._encoded = [np.frombuffer(image, np.uint8) for image in encoded]
+        self._threads = threads
+        sides = (imagenet.IMAGE_PIXELS, imagenet.IMAGE_PIXELS)
+        self._out = np.empty((self.examples, *sides, 3), np.uint8)
+        if kind == "evaluation":
+            self._make_image = self._make_test_image
+        else:
+            self._make_image = self._make_train_image
+            self._views = self._draw_views(seed)
+
+    def seconds_of_a_round(self) -> float:
+        """Makes all images, each thread its share; returns the seconds."""
         started = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            list(
-                pool.map(work, [range(i, len(images), threads) for i in range(threads)])
-            )
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(self._make_share, range(self._threads)))
         return time.perf_counter() - started
 
-    return run_all
+    def _make_share(self, thread: int) -> None:
+        """Every image whose turn it is for one of the threads."""
+        for i in range(thread, self.examples, self._threads):
+            self._make_image(i)
+
+    def _make_train_image(self, i: int) -> None:
+        views.train_view(self._decode(i), self._views[i], self._out[i])
+
+    def _make_test_image(self, i: int) -> None:
+        views.eval_view(
+            self._decode(i), imagenet.EVAL_SHORTER_SIDE_PIXELS, self._out[i]
+        )
+
+    def _decode(self, i: int) -> Any:
+        """The pixels of an image, by one call and with the flags of the pipeline."""
+        import cv2
+
+        flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+        return cv2.imdecode(self._encoded[i], flags)
+
+    def _draw_views(self, seed: int) -> list[views.View]:
+        """A training view of each image."""
+        drawn = []
+        for i in range(self.examples):
+            height, width, _ = self._decode(i).shape
+            view = views.draw_view(height, width, seed=seed, epoch=0, example=i)
+            drawn.append(view)
+        return drawn
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:

@@ -1,12 +1,12 @@
 """The cost of an exact gradient-descent step: linear in depth, close to bare products.
 
 Lemma 2.4 written out factor by factor takes O(depth^2) matrix products;
-`model.risk_gradient` takes 3 depth. Whole steps, A <- A - eta grad f(A) in float64 at d
-= 64 and depths 64, 128, ..., 4096, are timed against a plain chain of as many products:
-the faster of a jitted scan and a NumPy loop. All take turns in every round, and medians
-are compared. Goal: exponent 1.0 within 0.15, and a step at most 2 times as long as the
-chain, which keeps no activations. Expected: 1.3 to 1.6 times on an AMD EPYC, but 2.1 to
-2.7 times on an Intel Xeon, whose products are faster.
+`model.risk_gradient` takes 3 x depth. Whole steps, A <- A - eta grad f(A) in float64 at
+d = 64 and depths 64, 128, ..., 4096, are timed against a plain chain of as many
+products: the faster of a jitted scan and a NumPy loop. All take turns in every round,
+and medians are compared. Goal: exponent 1.0 within 0.15, and a step at most 2 times as
+long as the chain, which keeps no activations. Expected: 1.3 to 1.6 times on an AMD
+EPYC, but 2.1 to 2.7 times on an Intel Xeon, whose products are faster.
 
 Command: python -m benchmarks.linear
 Hardware: 2 CPU cores, 1 GB of memory. Time: about 40 s.
@@ -122,9 +122,7 @@ def _candidates(
     shape = (trial.depth, width, width)
     A = jnp.asarray(rng.standard_normal(shape) / (trial.depth * width))
     orthogonal = np.linalg.qr(rng.standard_normal(shape))[0]
-    R = np.ones((1, 1))
-    if width > 1:
-        R = random_targets.polar_target(rng, width, (), 0.5)
+    R = random_targets.polar_target(rng, width, (), 0.5) if width > 1 else np.eye(1)
     Sigma = np.eye(width)
     M = rng.standard_normal((width, width))
     rate = descent.largest_stable_learning_rate(R, Sigma, trial.depth)

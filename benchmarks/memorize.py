@@ -162,19 +162,19 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
 
     Undecided on a loaded machine.
     """
-    at_most = max(records, key=lambda record: record["examples"])
-    memory = at_most["peak_memory_gigabytes"]
+    largest_run = max(records, key=lambda record: record["examples"])
+    memory = largest_run["peak_memory_gigabytes"]
     errors = total(records, "errors")
     metrics = {
-        "examples": at_most["examples"],
+        "examples": largest_run["examples"],
         "errors": errors,
         "peak_memory_gigabytes": memory,
     }
     reached = [errors == 0, memory <= settings["largest_memory_gigabytes"]]
     for phase in ("build", "verify"):
-        ratio = at_most[f"{phase}_ratio"]
+        ratio = largest_run[f"{phase}_ratio"]
         exponent = shared.exponent(records, "examples", f"{phase}_seconds")
-        metrics[f"{phase}_seconds"] = at_most[f"{phase}_seconds"]
+        metrics[f"{phase}_seconds"] = largest_run[f"{phase}_seconds"]
         metrics[f"{phase}_time_exponent"] = exponent
         metrics[f"{phase}_over_bare_products_ratio"] = ratio
         reached += [

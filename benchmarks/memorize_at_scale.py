@@ -149,13 +149,15 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     """Whether every network is certified and errs on no point."""
     sums = totals_of_slices(records)
-    at_most = sums[-1]
+    largest_run = sums[-1]
     metrics = {
-        **{name: at_most[name] for name in at_most if name != "certified"},
+        **{name: largest_run[name] for name in largest_run if name != "certified"},
         "errors": total(sums, "errors"),
         "certified_networks": sum(size["certified"] for size in sums),
         "networks": len(sums),
-        "block_parameters": block_parameters(at_most["examples"], settings["width"]),
+        "block_parameters": block_parameters(
+            largest_run["examples"], settings["width"]
+        ),
     }
     if len(sums) > 1:
         for phase in ("build", "run"):

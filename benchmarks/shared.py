@@ -23,8 +23,7 @@ from identity_matters import limits
 # 1.
 MOST_LOAD_PER_CORE = 1.25
 
-
-# of what a crashed process printed, in the error
+# How much of what a crashed process printed its error shows: lines, characters of each.
 _LAST_LINES = 3
 _LONGEST_LINE = 120
 

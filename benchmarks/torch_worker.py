@@ -97,10 +97,10 @@ def main() -> None:
     labels = torch.randint(NUM_CLASSES, (batch,), device=device)
     # most CPU users run it eagerly
     forward = torch.compile(net) if device == "cuda" else net
-    half = settings["compute_dtype"] == "bfloat16"
+    in_bfloat16 = settings["compute_dtype"] == "bfloat16"
 
     def step():
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=half):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=in_bfloat16):
             loss = functional.cross_entropy(forward(images).float(), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -24,8 +24,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -35,7 +34,7 @@ from experiments import run
 from experiments.images import train
 from experiments.images.settings import make_settings
 from experiments.run.settings import configs
-from identity_matters import flops as counts
+from identity_matters import flops
 from identity_matters.batches import Arrays
 from identity_matters.images import datasets
 from identity_matters.train import step as steps
@@ -115,8 +114,8 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
     rates = {name: images / statistics.median(s[1:]) for name, s in seconds.items()}
     spent = {name: statistics.median(s[1:]) for name, s in cpu_seconds.items()}
     devices = training.parallel.devices
-    flops = training.task.flops_per_example
-    peak = counts.peak_flops_per_second(devices[0].device_kind, trial.compute_dtype)
+    flops_per_second = rates["ours"] * training.task.flops_per_example
+    peak = flops.peak_flops_per_second(devices[0].device_kind, trial.compute_dtype)
     return {
         "parameters": training.parameters,
         "torch_described": described,
@@ -126,9 +125,9 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
         **{f"{name}_images_per_second": rates[name] for name in peers},
         "speedup": rates["ours"] / rates["torch"],
         "torch_cpu_seconds_over_ours": spent["torch"] / spent["ours"],
-        "model_flops_per_second": rates["ours"] * flops,
+        "model_flops_per_second": flops_per_second,
         "utilization_percent": (
-            None if peak is None else 100 * rates["ours"] * flops / peak
+            None if peak is None else 100 * flops_per_second / peak
         ),
         "round_seconds": seconds,
         "round_cpu_seconds": cpu_seconds,
@@ -147,19 +146,15 @@ def _start_peers(
 ) -> tuple[dict, dict[str, Iterator]]:
     """What PyTorch's process says of itself, and name -> rounds of each of its sides.
 
-    In bfloat16 it runs beside float32 if the processor multiplies bfloat16. One that
-    does not takes ten times as long with it, and nobody would use it there.
+    The processes end with the stack.
     """
-
-    def start(settings: types.SimpleNamespace) -> tuple[dict, Iterator]:
-        rounds = stack.enter_context(contextlib.closing(_torch_rounds(settings)))
-        return next(rounds), rounds
-
-    described, rounds = start(trial)
+    described, rounds = stack.enter_context(_torch_worker(trial))
     peers = {"torch": rounds}
+    # Without instructions for bfloat16 it is ten times slower, and nobody would use it.
     if trial.compute_dtype == "float32" and described["multiplies_bfloat16"]:
-        in_bfloat16 = {**vars(trial), "compute_dtype": "bfloat16"}
-        _, peers["torch_bfloat16"] = start(types.SimpleNamespace(**in_bfloat16))
+        settings = {**vars(trial), "compute_dtype": "bfloat16"}
+        in_bfloat16 = _torch_worker(types.SimpleNamespace(**settings))
+        _, peers["torch_bfloat16"] = stack.enter_context(in_bfloat16)
     return described, peers
 
 
@@ -218,10 +213,7 @@ def _training(trial: types.SimpleNamespace) -> train.Training:
 def _our_rounds(
     training: train.Training, trial: types.SimpleNamespace, key
 ) -> Iterator[tuple[float, float]]:
-    """Yields (seconds, CPU seconds) of one round of steps after the other.
-
-    Their metrics are read.
-    """
+    """Yields (seconds, CPU seconds) of one round of steps with its metrics read."""
     steps_on_devices = training.parallel
     task = training.task
     per_dispatch = trial.steps_per_dispatch
@@ -242,18 +234,28 @@ def _our_rounds(
         yield time.perf_counter() - started, time.process_time() - cpu_started
 
 
-def _torch_rounds(trial: types.SimpleNamespace) -> Generator[Any, None, None]:
-    """Yields what torch_worker.py says of itself, then seconds as `_our_rounds`."""
+@contextlib.contextmanager
+def _torch_worker(
+    trial: types.SimpleNamespace,
+) -> Iterator[tuple[dict, Iterator[tuple[float, float]]]]:
+    """What torch_worker.py says of itself, and its rounds; the process ends then."""
     with subprocess.Popen(
         [trial.torch_python, str(_WORKER)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        yield _ask(process, json.dumps(vars(trial)))
-        while True:
-            answer = _ask(process, str(trial.steps_per_round))
-            yield answer["seconds"], answer["cpu_seconds"]
+        described = _ask(process, json.dumps(vars(trial)))
+        yield described, _torch_rounds(process, trial.steps_per_round)
+
+
+def _torch_rounds(
+    process: subprocess.Popen, steps: int
+) -> Iterator[tuple[float, float]]:
+    """Yields (seconds, CPU seconds) of one round of steps after the other."""
+    while True:
+        answer = _ask(process, str(steps))
+        yield answer["seconds"], answer["cpu_seconds"]
 
 
 def _ask(process: subprocess.Popen, line: str) -> dict:

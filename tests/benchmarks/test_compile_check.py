@@ -153,6 +153,20 @@ def test_a_compiler_that_crashes_is_a_result(monkeypatch):
         compile_check.measure(trial, None, log)
 
 
+def test_eq_2_3_is_lowered_as_points_of_which_the_products_are_counted():
+    settings = compile_check.experiments.find("linear_sampled").settings_of(
+        "points_large"
+    )
+    before = dict(settings)
+    lower = compile_check._how_to_lower(compile_check.POINTS)
+    program = lower(settings, "points", jax.devices()[:1])
+    layers = 3
+    width = 3
+    assert program.operations == (3 * layers - 2) * 2 * width**3
+    assert program.examples == before["chunks"] * before["points_per_chunk"]
+    assert settings == before  # they are the caller's
+
+
 def test_the_network_of_theorem_3_2_has_a_unit_for_each_image_of_imagenet():
     settings = compile_check.experiments.find("memorize").settings_of(
         "synthetic_imagenet"
