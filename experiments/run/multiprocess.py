@@ -61,14 +61,15 @@ def open_run(results_dir, **fields) -> "runs.RunDir | SilentRun":
     Raises:
       runs.RunError: in all processes, if that fails.
     """
-    try:
-        run_dir, description = multihost.made_by_process_0(
+    if multihost.is_process_0():
+        return multihost.make_and_tell(
             lambda: runs.RunDir.create(results_dir, **fields),
             describe=SilentRun.arguments_of,
         )
+    try:
+        return SilentRun(**multihost.told_by_process_0())
     except multihost.Process0Error as error:
         raise runs.RunError(str(error)) from None
-    return SilentRun(**description) if run_dir is None else run_dir
 
 
 class SilentRun:

@@ -33,8 +33,9 @@ from identity_matters.train.checkpoint_storage import (
     Storage,
 )
 
-# The constants of the preprocessing are arrays beside those of the state. No name of
-# those starts with this, as `trees` quotes it.
+# The constants of the preprocessing are saved beside the arrays of the state, under
+# names with this prefix. No array of the state has such a name: `trees` percent-encodes
+# "%".
 _CONSTANTS = "%preprocessing."
 _MOST_DIFFERENCES_LISTED = 5  # in an error message
 
@@ -86,28 +87,45 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._belongs_to = belongs_to
         self._on_warning = on_warning
 
-    def save(self, step: int, state: dict, extra: dict, variables: Any = None) -> None:
-        """Starts writing a checkpoint.
+    def save(self, step: int, state: dict, extra: dict) -> None:
+        """Starts writing a checkpoint of a run.
 
         If that fails, the next `save` or leaving `with` raises.
 
         Args:
           step: must be larger than that of every checkpoint so far.
           state: a dict of pytrees of NumPy arrays that nobody changes afterwards.
+            `read_saved` gives its items that are in `COLLECTIONS` as variables.
           extra: JSON-able.
-          variables: what `read_saved` gives back in its containers: a mapping of the
-            same items as `state`. By default, those items of `state` that are in
-            `COLLECTIONS`.
         Raises:
           CheckpointError: there is a checkpoint of this step or a later one, or
             `directory` is a file.
           trees.NotStorableError: something would not come back as it is; nothing was
             written.
         """
-        if variables is None:
-            variables = {name: state[name] for name in COLLECTIONS if name in state}
+        variables = {name: state[name] for name in COLLECTIONS if name in state}
         skeleton, _ = trees.split(variables)
-        arrays = {name: np.asarray(leaf) for name, leaf in trees.names(state).items()}
+        self._write(step, state, extra=extra, skeleton=skeleton)
+
+    def save_variables(self, variables: dict | flax.core.FrozenDict) -> None:
+        """Starts writing variables that are of no run, as checkpoint 0.
+
+        Args:
+          variables: collections of NumPy or JAX arrays, by name.
+        Raises:
+          CheckpointError, trees.NotStorableError: as `save` does.
+        """
+        skeleton, _ = trees.split(variables)
+        self._write(0, jax.device_get(variables), extra={}, skeleton=skeleton)
+
+    def _write(self, step: int, tree: Any, *, extra: dict, skeleton: Any) -> None:
+        """Starts writing the arrays of `tree`, and metadata.
+
+        `skeleton`, from `trees.split`, has the names of arrays in the places where
+        `read_saved` puts them. They are names of arrays in `tree`, since `trees.names`
+        and `trees.split` name a leaf alike.
+        """
+        arrays = {name: np.asarray(leaf) for name, leaf in trees.names(tree).items()}
         metadata: dict[str, Any] = {
             "step": step,
             "settings": self._settings,
@@ -115,16 +133,15 @@ class Checkpoints(contextlib.AbstractContextManager):
             "extra": extra,
             "variables": skeleton,
         }
+        constants = {}
         if self._belongs_to is not None:
             net, preprocessing = self._belongs_to
-            constants = {
-                _CONSTANTS + name: x for name, x in preprocessing.constants.items()
-            }
+            for name, array in preprocessing.constants.items():
+                constants[_CONSTANTS + name] = array
             metadata["net"] = net
             metadata["preprocessing"] = preprocessing.description()
             metadata["constants"] = digests.fingerprints(constants)
-            arrays |= constants
-        self._storage.write(step, arrays=arrays, metadata=metadata)
+        self._storage.write(step, arrays=arrays | constants, metadata=metadata)
 
     def restore(self, like: Any) -> tuple[int, Any, dict] | None:
         """The newest undamaged checkpoint, or None if there are no checkpoints.
@@ -247,11 +264,9 @@ def write_variables(
         raise trees.NotStorableError(
             f"variables must be a dict of collections, got a {kind}"
         )
-    skeleton, arrays = trees.split(variables)
-    host = trees.join(skeleton, jax.device_get(arrays))
     # They are of no run, so there are no settings to save with them.
     with Checkpoints(directory, settings={}, belongs_to=belongs_to) as checkpoints:
-        checkpoints.save(0, dict(host), {}, variables=host)
+        checkpoints.save_variables(variables)
 
 
 def load_variables(directory: str | os.PathLike[str]) -> dict:

@@ -7,11 +7,11 @@ knows orbax.
 """
 
 import contextlib
-import functools
 import logging
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -61,6 +61,7 @@ class Storage(contextlib.AbstractContextManager):
         path = expand_home(directory)
         self.directory = epath.Path(path if "://" in path else os.path.abspath(path))
         self._removes_unfinished = removes_unfinished
+        self._opened: Any = None  # orbax's manager, once something is read or written
 
     def write(
         self, step: int, *, arrays: dict[str, np.ndarray], metadata: dict
@@ -76,8 +77,8 @@ class Storage(contextlib.AbstractContextManager):
         """
         import orbax.checkpoint as ocp
 
-        # orbax fails on an array without values,
-        # and then stalls the end of the process.
+        # orbax fails on an array without values, and then stalls the end of the
+        # process.
         written = {name: x for name, x in arrays.items() if x.size}
         if not written:
             raise trees.NotStorableError(
@@ -163,22 +164,28 @@ class Storage(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """Waits until every checkpoint is on disk; raises if one failed."""
-        if "_manager" in self.__dict__:  # something was read or written
-            self._manager.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def __exit__(self, *_) -> None:
         self.close()
 
-    @functools.cached_property
-    def _manager(self):
-        """orbax's manager of the directory, which is made here if it is missing."""
+    @property
+    def _manager(self) -> Any:
+        """orbax's manager of the directory; both are made if they are missing."""
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> Any:
+        """Makes the directory if it is missing, and orbax's manager of it."""
         import orbax.checkpoint as ocp  # slow, and not all callers save or restore
 
-        # orbax logs some ten lines per save to absl's logger,
-        # which the whole program shares.
+        # orbax logs some ten lines per save to absl's logger, which the whole program
+        # shares.
         logging.getLogger("absl").addFilter(_is_not_of_orbax)
-        # All processes hold the same state:
-        # one writes it, and the others need no storage.
+        # All processes hold the same state: one writes it, and the others need no
+        # storage.
         process = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(
             primary_host=process,

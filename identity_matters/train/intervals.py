@@ -40,6 +40,8 @@ class Intervals:
 
     def is_due(self, name: str, step: int) -> bool:
         """Whether a log, evaluation or checkpoint is due at `step`."""
+        if step == 0:
+            return name == "evaluation"
         return step % getattr(self, f"steps_per_{name}") == 0 or step == self.steps
 
     def next_due(self, step: int, *names: str) -> int:

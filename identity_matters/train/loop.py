@@ -6,7 +6,7 @@ and writes them again; all their fields (docs/metrics.md) but
 
 The order of events is that of `_Run.to_the_last_step`: at every step at which something
 is due, evaluate, then save, then stop or train to the next such step. In between,
-`_Run.dispatches` keeps the devices busy.
+`_Run.results` and `_Run.dispatches` keep the devices busy.
 """
 
 import collections
@@ -296,29 +296,25 @@ class _Run:
         while True:
             if self.intervals.is_due("evaluation", self.step) and not self.evaluated:
                 self.evaluate()
-            stopping = self.stop_requested()
-            if stopping or self.checkpoint_is_due():
+            self.learn_whether_to_stop()
+            if self.stopping or self.intervals.is_due("checkpoint", self.step):
                 self.save()
             if self.step == self.intervals.steps and self.evaluated:
                 return
-            if stopping:
+            if self.stopping:
                 raise StopRequested(
                     f"stopped at step {self.step}; the same command resumes"
                 )
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
 
-    def checkpoint_is_due(self) -> bool:
-        return self.step > 0 and self.intervals.is_due("checkpoint", self.step)
+    def learn_whether_to_stop(self) -> None:
+        """Sets `stopping` if the log asks to stop.
 
-    def stop_requested(self) -> bool:
-        """Whether to stop.
-
-        Several processes go by what the last dispatch told all of them, so that they
-        stop at the same step.
+        Several processes go by what the last dispatch told all of them, which `count`
+        reads, so that they stop at the same step.
         """
-        if self.parallel.process_count == 1:
-            self.stopping = self.stopping or self.log.stop_requested()
-        return self.stopping
+        if self.parallel.process_count == 1 and self.log.stop_requested():
+            self.stopping = True
 
     # Training
 
@@ -326,35 +322,50 @@ class _Run:
         """Runs the steps up to `until`, or fewer if the log asks to stop."""
         self.phase("training" if self.clock.step_seconds else "compiling")
         self.clock.restart()
-        for last_step, sums in self.dispatches(until):
+        for last_step, sums in self.results(until):
             self.count(last_step, sums)
 
-    def dispatches(self, until: int) -> Iterator[tuple[int, dict]]:
-        """Dispatches the steps up to `until`, or fewer if the log asks to stop.
+    def results(self, until: int) -> Iterator[tuple[int, dict]]:
+        """Runs the steps up to `until`, or fewer if the log asks to stop.
 
-        While a dispatch computes, the batches of the next one are copied. On
-        accelerators the next dispatch also begins before the results of this one are
+        On accelerators the next dispatch begins before the results of this one are
         read.
 
         Yields:
           The last step of a dispatch, and its sums as NumPy arrays, in order.
         """
         most_in_flight = 0 if self.parallel.on_cpu else 1
-        in_flight: collections.deque = collections.deque()  # their sums are not read
-        dispatched = self.step
-        batches = None
-        while dispatched < until and not self.stop_requested():
-            if batches is None:
-                batches = self.next_batches(dispatched)
-            sums = self.dispatch(batches)
-            dispatched = self.intervals.dispatch_end(dispatched)
-            in_flight.append((dispatched, sums))
-            batches = self.next_batches(dispatched) if dispatched < until else None
+        # (last step, sums on the devices) of each dispatch that is not read, in order.
+        in_flight: collections.deque[tuple[int, Any]] = collections.deque()
+        for dispatched in self.dispatches(until):
+            in_flight.append(dispatched)
             if len(in_flight) > most_in_flight:
                 last_step, sums = in_flight.popleft()
                 yield last_step, self.parallel.read(sums)
         for last_step, sums in in_flight:
             yield last_step, self.parallel.read(sums)
+
+    def dispatches(self, until: int) -> Iterator[tuple[int, Any]]:
+        """Dispatches the steps up to `until`, or fewer if the log asks to stop.
+
+        While a dispatch computes, the batches of the next one are copied.
+
+        Yields:
+          The last step of a dispatch, and its sums on the devices.
+        """
+        last_step = self.step
+        batches = None
+        while last_step < until:
+            # Asked again after each dispatch, whose results may have been counted.
+            self.learn_whether_to_stop()
+            if self.stopping:
+                return
+            if batches is None:
+                batches = self.next_batches(last_step)
+            sums = self.dispatch(batches)
+            last_step = self.intervals.dispatch_end(last_step)
+            batches = self.next_batches(last_step) if last_step < until else None
+            yield last_step, sums
 
     def next_batches(self, step: int) -> Any:
         """The batches of the dispatch after `step`, on their way to the devices."""
@@ -430,7 +441,8 @@ class _Run:
             # Before the first step, only this evaluation tells how long the run takes.
             if examples and not self.clock.step_seconds:
                 self.estimate_from_evaluation(self.clock.seconds / examples)
-            return self.stop_requested()
+            self.learn_whether_to_stop()
+            return self.stopping
 
         sums = self.parallel.evaluate(self.state, should_stop)
         if sums is None:

@@ -1,6 +1,4 @@
-"""Training with several processes.
-
-They are joined, checked for agreement, and sent what process 0 read.
+"""Joins processes, checks that they agree, and sends them what process 0 read.
 
 Process 0 writes records and checkpoints and sends the others what it restored, so no
 other process needs access to that storage. If one process is lost, the others end, too:
@@ -12,7 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -24,9 +22,11 @@ from identity_matters import runs
 HEARTBEAT_TIMEOUT_SECONDS = 30
 # how long processes wait for one another; also JAX's default
 START_TIMEOUT_SECONDS = 300
-# JAX would abort with a C++ stack trace,
-# so its own timeout is this much longer than ours.
+# JAX would abort with a C++ stack trace, so its own timeout is this much longer than
+# ours.
 _ABORT_SECONDS = 60
+
+_Made = TypeVar("_Made")
 
 
 class Process0Error(Exception):
@@ -71,8 +71,8 @@ def initialize(
         except Exception as error:
             failures.append(runs.first_line(error))
 
-    # In a second thread, so that this one handles
-    # signals and times out before JAX aborts.
+    # In a second thread, so that this one handles signals and times out before JAX
+    # aborts.
     joining = threading.Thread(target=join, daemon=True)
     joining.start()
     joining.join(start_timeout_seconds)
@@ -94,6 +94,7 @@ def gather(value: Any) -> list:
     if jax.process_count() == 1:
         return [json.loads(encoded)]
     sizes = multihost_utils.process_allgather(np.int32(len(encoded)))
+    # All send the same number of bytes. JSON may end with blanks.
     padded = np.frombuffer(encoded.ljust(max(sizes)), np.uint8)
     return [json.loads(bytes(row)) for row in multihost_utils.process_allgather(padded)]
 
@@ -121,60 +122,70 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
             )
 
 
-def on_process_0(function: Callable[[], Any]) -> Any:
-    """Calls ``function()`` in process 0; returns its JSON-able result in all processes.
-
-    Raises as `made_by_process_0` does.
-    """
-    _, result = made_by_process_0(function, describe=lambda result: result)
-    return result
-
-
 def restored_by_process_0(
     restore: Callable[[], tuple[Any, Any] | None], *, like: Any
 ) -> tuple[Any, Any] | None:
     """Calls ``restore()`` in process 0; returns its result in all processes.
 
     Args:
-      restore: returns (something JSON-able, a tree of arrays), or None.
+      restore: returns (something JSON-able, a tree of arrays), or None if there is
+        nothing to restore.
       like: a tree with the shapes and dtypes of that tree, the same in all processes.
     Raises:
-      Process0Error: as `made_by_process_0` does.
+      Process0Error: as `told_by_process_0` does.
     """
-    restored, description = made_by_process_0(
-        restore, describe=lambda restored: None if restored is None else restored[0]
-    )
-    if description is None:
-        return None
-    arrays = like if restored is None else restored[1]
+    if is_process_0():
+        restored = make_and_tell(restore, describe=_without_arrays)
+        if restored is None:
+            return None
+        description, arrays = restored
+    else:
+        description = told_by_process_0()
+        if description is None:
+            return None
+        arrays = like
     return description, arrays_from_process_0(arrays)
 
 
-def made_by_process_0(
-    make: Callable[[], Any], *, describe: Callable[[Any], Any]
-) -> tuple[Any, Any]:
-    """Calls ``make()`` in process 0, and tells the others what it made.
+def _without_arrays(restored: tuple[Any, Any] | None) -> Any:
+    """The part of what `restored_by_process_0` restores that is sent as JSON."""
+    return None if restored is None else restored[0]
+
+
+def make_and_tell(
+    make: Callable[[], _Made], *, describe: Callable[[_Made], Any]
+) -> _Made:
+    """Process 0 makes something, and tells the others what.
+
+    Each call in process 0 meets one call of `told_by_process_0` in every other process:
+    both make one `gather`, which waits for all of them.
 
     Args:
       make: makes anything.
       describe: of what was made, something JSON-able.
     Returns:
-      (what was made, or None in the other processes; its description, in all).
-    Raises:
-      Process0Error: in the others, if either fails; process 0 raises its own error.
+      What was made. If either function fails, its error is raised here, and the others
+      are told.
     """
-    if not is_process_0():
-        sent = gather(None)[0]
-        if "error" in sent:
-            raise Process0Error(sent["error"])
-        return None, sent["description"]
     try:
         made = make()
         description = describe(made)
     except Exception as error:
         gather({"error": f"{type(error).__name__}: {error}"})
         raise
-    return made, gather({"description": description})[0]["description"]
+    gather({"description": description})
+    return made
+
+
+def told_by_process_0() -> Any:
+    """What process 0 describes in `make_and_tell`, in another process.
+
+    Raises Process0Error if process 0 failed to make it.
+    """
+    sent = gather(None)[0]
+    if "error" in sent:
+        raise Process0Error(sent["error"])
+    return sent["description"]
 
 
 def arrays_from_process_0(tree: Any) -> Any:

@@ -353,6 +353,21 @@ def test_dispatches_end_where_something_is_due():
     assert ends == [8, 10, 18, 20, 25, 30, 38, 40, 48, 50]
 
 
+@pytest.mark.parametrize(
+    ("name", "due"),
+    [("log", [4, 6]), ("evaluation", [0, 3, 6]), ("checkpoint", [5, 6])],
+)
+def test_only_an_evaluation_is_due_before_the_first_step(name, due):
+    intervals = Intervals(
+        steps=6,
+        steps_per_dispatch=1,
+        steps_per_log=4,
+        steps_per_evaluation=3,
+        steps_per_checkpoint=5,
+    )
+    assert [step for step in range(7) if intervals.is_due(name, step)] == due
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_intervals_below_one_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):

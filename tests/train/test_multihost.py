@@ -33,7 +33,7 @@ def test_alone_nothing_happens():
     with pytest.raises(KeyError):
         multihost.check_agreement({}, error=KeyError("x"))
     assert multihost.gather({"a": [1, 2.5, None]}) == [{"a": [1, 2.5, None]}]
-    assert multihost.on_process_0(lambda: 3) == 3
+    assert multihost.make_and_tell(lambda: {3, 4}, describe=sorted) == {3, 4}
     tree = {"x": np.float32([-0.0, 1])}
     assert multihost.arrays_from_process_0(tree) is tree
     assert multihost.restored_by_process_0(lambda: (3, tree), like={}) == (3, tree)
@@ -87,12 +87,12 @@ def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
         multihost.check_agreement({}, ValueError("no data here\nor there"))
     gathered(lambda mine: [mine or {"error": "RunError: it is finished"}, None])
     with pytest.raises(KeyError, match=r"^'x'$"):  # process 0 raises its own error
-        multihost.on_process_0(lambda: {}["x"])
+        multihost.make_and_tell(lambda: {}["x"], describe=sorted)
     with pytest.raises(KeyError, match=r"^'x'$"):
         multihost.restored_by_process_0(lambda: {}["x"], like={})
     monkeypatch.setattr(multihost, "is_process_0", lambda: False)
     with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):
-        multihost.on_process_0(lambda: pytest.fail("only process 0 runs it"))
+        multihost.told_by_process_0()
     with pytest.raises(multihost.Process0Error, match="RunError: it is finished"):
         multihost.restored_by_process_0(lambda: pytest.fail("only 0"), like={})
 
