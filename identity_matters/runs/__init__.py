@@ -10,9 +10,9 @@ One run is one directory ``<results_dir>/<experiment>/<variant>/seed=<k>/`` that
 * ``metrics.jsonl``     one JSON object a line, appended as the run goes,
 * ``summary.json``      the contract that tables and scripts rely on (see `contract`).
 
-`run_dir` writes runs and `read` reads them back. `seals` finds what was changed by
-accident. Results may be in a bucket (gs://...). Buckets have no locks, so start each
-run only once.
+`run_dir` writes runs, with the lines of `metrics_file`, and `read` reads them back.
+`seals` finds what was changed by accident. Results may be in a bucket (gs://...).
+Buckets have no locks, so start each run only once.
 """
 
 from identity_matters.runs.contract import (

@@ -21,10 +21,22 @@ class Run:
     environment: dict
     summary: dict
     records: list
-    experiment = property(lambda self: self.summary["experiment"])
-    variant = property(lambda self: self.summary["variant"])
-    seed = property(lambda self: self.summary["seed"])
-    status = property(lambda self: self.summary["status"])
+
+    @property
+    def experiment(self) -> str:
+        return self.summary["experiment"]
+
+    @property
+    def variant(self) -> str:
+        return self.summary["variant"]
+
+    @property
+    def seed(self) -> int:
+        return self.summary["seed"]
+
+    @property
+    def status(self) -> str:
+        return self.summary["status"]
 
     @property
     def environments(self) -> list[dict]:
@@ -74,24 +86,31 @@ def checked_with_lines(
     _check(path / "summary.json", contract.check_summary, summary)
     _check(path / "environment.json", contract.check_environment, environment)
     seals.check_seal(path / "environment.json", environment)
+    _check_seal_of_summary(path, summary, config, environment)
     is_finished = summary["status"] in contract.FINISHED
-    sealed_files = "summary.json"
-    if is_finished:
-        sealed_files = "summary.json, config.json or environment.json"
-    seals.check_seal(
-        path / sealed_files, summary, *sealed_with(summary, config, environment)
-    )
     file = path / "metrics.jsonl"
     text = read_bytes(file) if is_finished or file.exists() else b""
     lines = _whole_lines(text)
     records = _records(file, lines)
-    is_whole = sum(map(len, lines)) == len(text)
-    if is_finished and not (is_whole and summary.get("records") == seals.noted(lines)):
-        raise MalformedFileError(
-            f"{file}: not as the run left it: {len(lines)} lines, noted"
-            f" {summary.get('records')}"
-        )
+    if is_finished:
+        has_half_a_line = sum(map(len, lines)) < len(text)
+        noted = summary.get("records")
+        if has_half_a_line or noted != seals.noted(lines):
+            raise MalformedFileError(
+                f"{file}: not as the run left it: {len(lines)} lines, noted {noted}"
+            )
     return Run(path, config, environment, summary, records), lines
+
+
+def _check_seal_of_summary(
+    path: Any, summary: dict, config: dict, environment: dict
+) -> None:
+    """Raises MalformedFileError, which names all files that the seal covers."""
+    files = "summary.json"
+    if summary["status"] in contract.FINISHED:
+        files = "summary.json, config.json or environment.json"
+    others = sealed_with(summary, config, environment)
+    seals.check_seal(f"{path}/{files}", summary, *others)
 
 
 def _whole_lines(text: bytes) -> list[bytes]:
@@ -113,26 +132,25 @@ def _records(file: Any, lines: list[bytes]) -> list[dict]:
     Raises MalformedFileError, which names a wrong line.
     """
     records = []
-    for index, line in enumerate(lines):
-        if not seals.is_chained(line, lines[max(index - 1, 0) : index]):
+    previous = b""
+    for number, line in enumerate(lines, start=1):
+        if not seals.is_chained(line, previous):
             raise MalformedFileError(
-                f"{file}:{index + 1}: this line, or one before it, was changed, lost or"
+                f"{file}:{number}: this line, or one before it, was changed, lost or"
                 " doubled"
             )
         try:
             records.append(seals.as_record(line))
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise MalformedFileError(
-                f"{file}:{index + 1}: no JSON object ({error})"
+                f"{file}:{number}: no JSON object ({error})"
             ) from None
+        previous = line
     return records
 
 
 def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]:
-    """All runs below `root`, sorted by path, and the problems.
-
-    There is a message for each run that cannot be read.
-    """
+    """All runs below `root`, sorted by path, and a message for each unreadable one."""
     runs: list[Run] = []
     problems: list[str] = []
     for path in _run_paths(epath.Path(root)):

@@ -3,13 +3,12 @@
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import sys
 import time
 from typing import Any
 
-from identity_matters import environment
+from identity_matters import environment as environments
 from identity_matters.runs import contract, seals
 from identity_matters.runs.jsonio import (
     from_json,
@@ -24,6 +23,7 @@ from identity_matters.runs.messages import (
     RunError,
     first_line,
 )
+from identity_matters.runs.metrics_file import metrics_file
 from identity_matters.runs.read import Run, read_with_lines, sealed_with
 from identity_matters.runs.settings_diff import first_difference
 
@@ -39,7 +39,13 @@ class RunDir:
     """
 
     def __init__(
-        self, path: Any, config: dict, ran_on: dict, summary: dict, lines: list[bytes]
+        self,
+        path: Any,
+        *,
+        config: dict,
+        environment: dict,
+        summary: dict,
+        lines: list[bytes],
     ):
         name = contract.run_path(
             "", summary["experiment"], summary["variant"], summary["seed"]
@@ -48,12 +54,9 @@ class RunDir:
         self.name = os.fspath(name)
         self.records = [seals.as_record(line) for line in lines]
         self._config = config
-        self._environment = ran_on
+        self._environment = environment
         self._summary = summary
-        self._lines = lines
-        # Where each line begins, and where the file ends.
-        self._offsets = [0, *itertools.accumulate(map(len, lines))]
-        self._has_waiting_lines = False
+        self._metrics = metrics_file(path / "metrics.jsonl", lines)
         self._lock = contextlib.ExitStack()
         self._started_seconds = time.monotonic()
 
@@ -114,15 +117,22 @@ class RunDir:
     @classmethod
     def _started(cls, path: Any, config: dict, summary: dict) -> "RunDir":
         """Writes the files of a run in the open directory `path`."""
-        ran_on = environment.describe()
-        before, lines = unfinished(path, config, ran_on)
+        environment = environments.describe()
+        before, lines = unfinished(path, config, environment)
         if before:
-            ran_on = {**before, "resumed": [*before.get("resumed", []), ran_on]}
-        ran_on = seals.sealed(ran_on)
-        run = cls(path, config, ran_on, summary, lines)
+            resumed = [*before.get("resumed", []), environment]
+            environment = {**before, "resumed": resumed}
+        environment = seals.sealed(environment)
+        run = cls(
+            path,
+            config=config,
+            environment=environment,
+            summary=summary,
+            lines=lines,
+        )
         write_json(path / "config.json", config)
-        write_json(path / "environment.json", ran_on)
-        run._write(len(lines))
+        write_json(path / "environment.json", environment)
+        run._drop_half_written_line()
         run._write_summary(summary)
         return run
 
@@ -134,48 +144,33 @@ class RunDir:
           may_wait: in a bucket, the line is only kept in memory, until `flush` or
             another change of the file.
         """
-        line = seals.chained_line(record, self._lines)
-        self._write(len(self._lines), line, may_wait=may_wait)
+        lines = self._metrics.lines
+        previous = lines[-1] if lines else b""
+        line = seals.chained_line(record, previous)
+        self._metrics.append(line, may_wait=may_wait)
+        self.records.append(seals.as_record(line))
 
     def flush(self) -> None:
         """Writes the lines that wait; then all lines are on disk."""
-        if self._has_waiting_lines:
-            self._write(len(self._lines))
+        self._metrics.flush()
 
     def rewind(self, count: int) -> None:
         """Keeps the first `count` lines; a resumed training writes the others again."""
-        self._write(count)
+        self._metrics.keep(count)
+        del self.records[count:]
 
-    def _write(self, count: int, *new: bytes, may_wait: bool = False) -> None:
-        """Keeps the first `count` lines of metrics.jsonl; appends `new`."""
-        path = self.path / "metrics.jsonl"
-        if in_bucket(path):
-            # Objects in a bucket cannot grow, and Google's take one write a second.
-            self._has_waiting_lines = may_wait
-            if not may_wait:
-                path.write_bytes(b"".join([*self._lines[:count], *new]))
-        else:
-            with open(path, "ab") as file:
-                file.truncate(self._offsets[count])
-                file.writelines(new)
-                file.flush()
-                os.fsync(file.fileno())
-        self._lines[count:] = new
-        self._offsets[count:] = itertools.accumulate(
-            map(len, new), initial=self._offsets[count]
-        )
-        self.records[count:] = map(seals.as_record, new)
+    def _drop_half_written_line(self) -> None:
+        """Removes what a killed process has left of a line at the end of the file."""
+        self._metrics.keep(len(self._metrics.lines))
 
     def _write_summary(self, summary: dict) -> None:
         others = sealed_with(summary, self._config, self._environment)
         write_json(self.path / "summary.json", seals.sealed(summary, *others))
 
     def finish(self, status: str, **fields) -> dict:
-        """Writes and returns the summary with `fields` (see `contract`).
+        """Writes the summary with `fields` (see `contract`), and unlocks the run.
 
-        Unlocks the run.
-
-        Metrics that are not finite become null.
+        Returns the summary. Metrics that are not finite become null.
         """
         summary = {**self._summary, "status": status, **fields}
         for name in ("metrics", "paper"):
@@ -185,7 +180,7 @@ class RunDir:
                 )
         total = round(time.monotonic() - self._started_seconds, 3)
         summary["seconds"] = {"total": total, **summary.get("seconds", {})}
-        summary["records"] = seals.noted(self._lines)
+        summary["records"] = seals.noted(self._metrics.lines)
         contract.check_summary(summary)
         with self._lock:
             self.flush()
@@ -227,13 +222,13 @@ def lock_path(path: Any, lock: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]]:
+def unfinished(path: Any, config: dict, environment: dict) -> tuple[dict, list[bytes]]:
     """Environment and lines of the unfinished run at `path`, or empty if there is none.
 
     Args:
       path: the directory of the run.
       config: the settings to resume with.
-      ran_on: the environment to resume in, or the parts of it that are known.
+      environment: the one to resume in, or the parts of it that are known.
 
     Raises:
       NotResumableError: there is a run that cannot be resumed.
@@ -262,19 +257,20 @@ def unfinished(path: Any, config: dict, ran_on: dict) -> tuple[dict, list[bytes]
         raise NotResumableError(
             f"{path}: there is an unfinished run{with_change}", _ANEW
         )
-    if other := environment.why_not_resumed(run.environments[-1], ran_on):
-        raise NotResumableError(f"{path}: there is an unfinished run {other}", _ANEW)
+    why_not = environments.why_not_resumed(run.environments[-1], environment)
+    if why_not:
+        raise NotResumableError(f"{path}: there is an unfinished run {why_not}", _ANEW)
     return run.environment, lines
 
 
-def why_not_resumable(path: Any, config: dict, ran_on: dict) -> str | None:
+def why_not_resumable(path: Any, config: dict, environment: dict) -> str | None:
     """Why a run cannot begin or go on at `path`, if it cannot.
 
     The arguments are those of `unfinished`. The answer names the directory, or a file
     in it, and does not say what to do.
     """
     try:
-        unfinished(path, config, ran_on)
+        unfinished(path, config, environment)
     except NotResumableError as error:
         return error.reason
     except RunError as error:
@@ -296,8 +292,8 @@ def _require_empty(path: Any) -> None:
 
 def _require_noted_lines(run: Run, lines: list[bytes]) -> None:
     """Raises MalformedFileError if an interrupted run has lost lines."""
-    # Nothing is noted if the process was killed;
-    # the lines that it lost are measured again.
+    # Nothing is noted if the process was killed; the lines that it lost are measured
+    # again.
     noted = run.summary.get("records")
     if noted and seals.noted(lines[: noted["lines"]]) != noted:
         raise MalformedFileError(

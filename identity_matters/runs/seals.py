@@ -13,8 +13,8 @@ from typing import Any
 from identity_matters.runs.jsonio import from_json, to_json
 from identity_matters.runs.messages import MalformedFileError
 
-# A line of metrics.jsonl: a record, whose last
-# field is the digest of this and all earlier lines.
+# A line of metrics.jsonl: a record, whose last field is the digest of this and all
+# earlier lines. It is computed from the digest in the line before.
 _LINE = re.compile(rb'(\{.*), "chain": "([0-9a-f]{16})"\}\n', re.DOTALL)
 
 
@@ -30,53 +30,58 @@ def sealed(value: dict, *others: dict) -> dict:
     return {**entries, "digest": digest(text.encode())}
 
 
-def check_seal(path: Any, value: dict, *others: dict) -> None:
-    """Raises MalformedFileError unless `value` has the right digest.
+def check_seal(where: Any, value: dict, *others: dict) -> None:
+    """Raises MalformedFileError unless `value` has the digest that `sealed` gives it.
 
-    It is the one that `sealed` gives it.
+    `where` names the file or files in the message.
     """
     if "digest" not in value:
-        raise MalformedFileError(f"{path}: has no digest")
+        raise MalformedFileError(f"{where}: has no digest")
     if value["digest"] != sealed(value, *others)["digest"]:
-        raise MalformedFileError(f"{path}: not what the run wrote, a value was changed")
+        raise MalformedFileError(
+            f"{where}: not what the run wrote, a value was changed"
+        )
 
 
-def chain(lines: list[bytes]) -> str:
-    """The digest in the last line, which covers all `lines`.
+def chain(line: bytes) -> str:
+    """The digest in a line, which covers it and all lines before it.
 
-    It is empty if there are none.
+    It is empty if there is none, as in b"", which stands for no line.
     """
-    line = _LINE.fullmatch(lines[-1]) if lines else None
-    return line[2].decode() if line else ""
+    parts = _LINE.fullmatch(line)
+    return parts[2].decode() if parts else ""
 
 
-def chained_line(record: dict, before: list[bytes]) -> bytes:
-    """The line of metrics.jsonl for `record`, which follows the lines `before`."""
+def chained_line(record: dict, previous: bytes) -> bytes:
+    """The line of metrics.jsonl for `record`, after the line `previous`.
+
+    `previous` is b"" for the first line. Raises ValueError for a record without fields.
+    """
+    if not record:
+        raise ValueError("a record needs at least one field, got {}")
     text = json.dumps(to_json(record), allow_nan=False).encode()
-    own_digest = digest(chain(before).encode(), text)
-    return b'%b, "chain": "%b"}\n' % (text.removesuffix(b"}"), own_digest.encode())
+    link = digest(chain(previous).encode(), text)
+    return b'%b, "chain": "%b"}\n' % (text.removesuffix(b"}"), link.encode())
 
 
-def is_chained(line: bytes, before: list[bytes]) -> bool:
-    """Whether the digest of `line` is right after the lines `before`."""
-    found = _LINE.fullmatch(line)
-    if not found:
+def is_chained(line: bytes, previous: bytes) -> bool:
+    """Whether the digest in `line` is the one that `chained_line` puts there."""
+    parts = _LINE.fullmatch(line)
+    if not parts:
         return False
-    return found[2].decode() == digest(chain(before).encode(), found[1], b"}")
+    return parts[2].decode() == digest(chain(previous).encode(), parts[1], b"}")
 
 
 def as_record(line: bytes) -> dict:
     """The record in a line, without its digest."""
     record = json.loads(line)
     record.pop("chain", None)
-    # Few lines hold non-finite numbers,
-    # and converting every line would take most of the time.
+    # Few lines hold non-finite numbers, and converting every line would take most of
+    # the time.
     return from_json(record) if b'NaN"' in line or b'Infinity"' in line else record
 
 
 def noted(lines: list[bytes]) -> dict:
-    """The field "records" of summary.json.
-
-    It holds how many lines there are, and the digest of the last one.
-    """
-    return {"lines": len(lines), "chain": chain(lines)}
+    """The field "records" of summary.json: the number of lines, the last digest."""
+    last = lines[-1] if lines else b""
+    return {"lines": len(lines), "chain": chain(last)}
