@@ -18,26 +18,9 @@ import pytest
 from fsspec.implementations import memory
 
 from identity_matters import runs
-from identity_matters.runs import seals
 from tests import forked
 from tests.rewriting import rewrite
-
-DONE = {
-    "claim": "theorem-2-1",
-    "metrics": {"test_error_percent": 6.4},
-    "paper": {"test_error_percent": 6.38},
-    "verdict": "reproduced",
-}
-
-
-def create(results_dir, **changes):
-    settings = {
-        "experiment": "toy",
-        "variant": "a/b",
-        "seed": 3,
-        "config": {"depth": (1, 2)},
-    }
-    return runs.RunDir.create(results_dir, **{**settings, **changes})
+from tests.runs.toy_runs import DONE, create, lines_of
 
 
 def finished_run(results_dir, **changes):
@@ -87,10 +70,6 @@ def test_results_without_a_summary_are_neither_taken_over_nor_erased(tmp_path, k
         create(tmp_path)
     assert (path / "metrics.jsonl").read_bytes() == before
     create(tmp_path, overwrite=True).finish("interrupted")
-
-
-def lines_of(path):
-    return (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
 
 
 DAMAGES = {
@@ -323,12 +302,6 @@ def test_lines_that_wait_outlive_a_write_that_fails(monkeypatch):
     assert runs.read_run(run.path).records == [{"cell": 0}]
 
 
-def test_on_a_disk_no_line_waits(tmp_path):
-    run = create(tmp_path)
-    run.append({"cell": 0}, may_wait=True)
-    assert (run.path / "metrics.jsonl").read_bytes().count(b"\n") == 1
-
-
 @pytest.mark.parametrize("variant", ["", "/etc", "a/../b", "a b", "a//b"])
 def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
     with pytest.raises(ValueError, match="variant"):
@@ -420,17 +393,6 @@ def test_a_run_survives_kill_9_at_any_moment(tmp_path):
         assert len(json.loads((run.path / "state.json").read_text())["filler"]) == 20000
 
 
-def test_a_rewound_run_keeps_its_first_lines_and_goes_on(tmp_path):
-    run = create(tmp_path)
-    for value in range(4):
-        run.append({"cell": 0, "value": value})
-    run.rewind(2)
-    run.append({"cell": 0, "value": 9})
-    assert [record["value"] for record in run.records] == [0, 1, 9]
-    run.finish("done", **DONE)
-    assert runs.read_run(run.path).records == run.records
-
-
 def test_infinity_alone_in_a_line_comes_back_as_a_number(tmp_path):
     run = create(tmp_path)
     for value in (math.inf, -math.inf):
@@ -465,28 +427,6 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name):
         accepted == []
         and f"{name}: cannot be read (it is not a regular file)" in problem
     )
-
-
-def test_an_append_does_not_touch_the_lines_before(tmp_path, monkeypatch):
-    """Its cost does not grow with the run: it encodes and writes its own line alone."""
-    run = create(tmp_path)
-    for cell in range(3):
-        run.append({"cell": cell})
-    inode = os.stat(run.path / "metrics.jsonl").st_ino
-    encoded = []
-    monkeypatch.setattr(seals, "as_record", lambda line: encoded.append(line) or {})
-    run.append({"cell": 3})
-    assert os.stat(run.path / "metrics.jsonl").st_ino == inode
-    assert len(encoded) == 1
-    assert run._metrics._size == len((run.path / "metrics.jsonl").read_bytes())
-
-
-def test_a_record_without_fields_is_refused(tmp_path):
-    run = create(tmp_path)
-    with pytest.raises(ValueError, match="a record needs at least one field"):
-        run.append({})
-    run.finish("done", **DONE)
-    assert runs.read_run(run.path).records == []
 
 
 @pytest.mark.parametrize(
