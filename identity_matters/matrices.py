@@ -34,10 +34,10 @@ def largest_spectral_norm(A: np.ndarray) -> float:
         return float("nan")
     tau = float(np.linalg.norm(A[0], 2))
     for start in range(1, len(A), layers_at_a_time(A.shape[-1])):
-        some = A[start : start + layers_at_a_time(A.shape[-1])]
-        if _norms_are_below((1 + _CERTIFIED_TO) * tau, some):
+        layers = A[start : start + layers_at_a_time(A.shape[-1])]
+        if _norms_are_below((1 + _CERTIFIED_TO) * tau, layers):
             continue
-        for layer in some:
+        for layer in layers:
             if not _norms_are_below((1 + _CERTIFIED_TO) * tau, layer):
                 tau = max(tau, float(np.linalg.norm(layer, 2)))
     return tau

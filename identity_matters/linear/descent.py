@@ -236,7 +236,7 @@ def descend_many(A: Array, R: Array, rules: Rules) -> dict[str, np.ndarray]:
     )
 
     def descend(start):
-        end, _, _ = _descend(start, problem, settings, records=2, watched=False)
+        end, _, _ = _descend(start, problem, settings, records=2, watches_norm=False)
         return {
             "updates": end.updates,
             "converged": end.stop == _CONVERGED,
@@ -277,14 +277,14 @@ def _traced(rules: Rules) -> _TracedRules:
     return _TracedRules(**dataclasses.asdict(rules))
 
 
-@functools.partial(jax.jit, static_argnames=("records", "watched"))
+@functools.partial(jax.jit, static_argnames=("records", "watches_norm"))
 def _descend(
     A: jax.Array,
     problem: _Problem,
     rules: _TracedRules,
     *,
     records: int,
-    watched: bool = True,
+    watches_norm: bool = True,
 ) -> tuple[_Point, Curves, jax.Array]:
     """The loops of `gradient_descent`: over records, and over the updates between.
 
@@ -296,7 +296,8 @@ def _descend(
       problem: what is minimised.
       rules: the step size, and when to stop.
       records: the most that there may be.
-      watched: whether to look at |||A||| after each update.
+      watches_norm: whether to look at |||A||| after each update; if not, `inside` stays
+        True.
     Returns:
       The last point, the curves with `records` entries, and how many are in use.
     """
@@ -306,7 +307,7 @@ def _descend(
         next_record = rules.record_every * count
         point = jax.lax.while_loop(
             lambda p: (p.stop == _RUNNING) & (p.updates < next_record),
-            lambda p: _update(p, problem, rules, watched),
+            lambda p: _update(p, problem, rules, watches_norm),
             point,
         )
         curves = jax.tree.map(
@@ -340,7 +341,7 @@ def _before_update_0(A: jax.Array) -> _Point:
 
 
 def _update(
-    point: _Point, problem: _Problem, rules: _TracedRules, watched: bool
+    point: _Point, problem: _Problem, rules: _TracedRules, watches_norm: bool
 ) -> _Point:
     """The point after one more update, with the reason to stop there, if any."""
     A = point.A - rules.learning_rate * point.gradient
@@ -379,7 +380,7 @@ def _update(
         first_excess=first_excess,
         excess=excess,
         gradient=gradient,
-        inside=_stays_inside(A, point.inside) if watched else point.inside,
+        inside=_stays_inside(A, point.inside) if watches_norm else point.inside,
         stop=stop,
     )
 

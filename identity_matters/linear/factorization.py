@@ -213,22 +213,23 @@ def _optimal(target: Target, depth: int) -> Factorization:
     """The least |||A|||, where it is known (F15, F20)."""
     try:
         blocks = optimal_blocks(target, depth)
-    except NotApplicableError as not_of_f15:
-        return _optimal_at_one_pace(target, depth, not_of_f15)
+    except NotApplicableError:
+        at_one_pace = _optimal_at_one_pace(target, depth)
+        if at_one_pace is None:
+            raise
+        return at_one_pace
     norm = max(block.norm for block in blocks)
     return Factorization(norm, functools.partial(layers_of_blocks, blocks, depth))
 
 
-def _optimal_at_one_pace(
-    target: Target, depth: int, not_of_f15: NotApplicableError
-) -> Factorization:
-    """The layers of (F20) if they attain the bound; raises `not_of_f15` if not."""
+def _optimal_at_one_pace(target: Target, depth: int) -> Factorization | None:
+    """The layers of (F20) if R has them and they attain the bound, else None."""
     try:
         layers = one_pace(target, depth)
     except NotApplicableError:
-        raise not_of_f15 from None
+        return None
     if not layers.attains_bound:
-        raise not_of_f15
+        return None
     return turn_and_stretch(target, layers.turn, depth)
 
 

@@ -6,8 +6,9 @@ C and B. With
 
     M_i = (I + A_i) ... (I + A_1) C,      E = B M_l - R,
 
-Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + C`` with ``C =
-E||xi||^2``, and Lemma 2.4, printed with the factors on both sides of E Sigma the other
+Claim 2.3 reads ``f(A) = E||y - yhat||^2 = ||E Sigma^{1/2}||_F^2 + C``. There, and
+wherever this package says f - C, C is not the input map but the paper's constant
+``E||xi||^2``. Lemma 2.4, printed with the factors on both sides of E Sigma the other
 way round (P5 of docs/theory/errata.md), reads
 
     df/dA_i = 2 (I + A_{i+1}^T) ... (I + A_l^T) B^T E Sigma M_{i-1}^T.
@@ -69,8 +70,8 @@ def check_array(
     )
     if not fits:
         raise ValueError(f"{name} must {needed}, got shape {array.shape}")
-    # result_type, not array.dtype:
-    # without x64 a float64 NumPy array would silently become float32.
+    # result_type, not array.dtype: without x64 a float64 NumPy array would silently
+    # become float32.
     if jnp.result_type(array) != jnp.float64:
         raise TypeError(
             f"{name} must be float64, is {jnp.result_type(array)} here; call"
@@ -130,7 +131,7 @@ def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 
 
-def _error(
+def _checked_error_and_inputs(
     A: Array,
     R: Array,
     Sigma: Array,
@@ -181,7 +182,7 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     >>> excess_risk(A, R, Sigma)  # (1 - 2)^2 2
     Array(2., dtype=float64)
     """
-    E, _ = _error(A, R, Sigma)
+    E, _ = _checked_error_and_inputs(A, R, Sigma)
     return jnp.sum(E * (E @ Sigma))
 
 
@@ -211,7 +212,9 @@ def excess_risk_and_gradient(
     Raises:
       ValueError, TypeError: a wrong shape or dtype; see `check_array`.
     """
-    E, layer_inputs = _error(A, R, Sigma, input_map=input_map, output_map=output_map)
+    E, layer_inputs = _checked_error_and_inputs(
+        A, R, Sigma, input_map=input_map, output_map=output_map
+    )
 
     # Carries W^T, so that no product has a transposed factor, which is slower on CPUs.
     def backward(Wt, layer_and_input):

@@ -290,46 +290,82 @@ def _squared_gradient(
       roundings: relative errors.
     """
     depth, d = W.shape[:2]
-    W_norms = [frobenius(W_i) for W_i in W]
-
-    def times(X: jax.Array, X_norm: jax.Array, Y: _Bounded) -> _Bounded:
-        """``X Y``, where X is ``I + A_i`` or its transpose, off by rounding.
-
-        The error of Y is stretched by X, and the product adds its own: gamma for its
-        sums, and u for the rounding of ``I + A_i`` (G11).
-        """
-        rounding = (
-            (roundings.product + _UNIT_ROUNDOFF)
-            * X_norm
-            * (frobenius(Y.value) + Y.error)
-        )
-        return _Bounded(multiply(X, Y.value), stretch * Y.error + rounding)
-
-    # E Sigma = C diag(root_eigenvalues) V, made by one reflection.
-    scaled = points.C * points.root_eigenvalues[None]
-    E_Sigma = transpose(_reflect(points.v, transpose(scaled)))
-    identity = jnp.eye(d, dtype=W.dtype)[:, :, None]
-    # N_i, the product of the layers below layer i.
-    inputs = [
-        _Bounded(jnp.broadcast_to(identity, E_Sigma.shape), jnp.zeros_like(stretch))
-    ]
-    for i in range(depth - 1):
-        inputs.append(times(W[i], W_norms[i], inputs[-1]))
+    maps = _Maps(
+        W=W,
+        norms=[frobenius(W_i) for W_i in W],
+        stretch=stretch,
+        rounding=roundings.product + _UNIT_ROUNDOFF,
+    )
+    inputs = _inputs_of_layers(maps)
     # T_i N_i^T is half of df/dA_i: T_i begins with E Sigma and takes up W_{i+1}^T.
-    # E Sigma is off by its reflection, and by u for the scaling of C before that.
-    T = _Bounded(E_Sigma, (roundings.reflection + _UNIT_ROUNDOFF) * frobenius(E_Sigma))
+    T = _error_times_Sigma(points, roundings)
     squared = jnp.zeros_like(stretch)
     squared_error = jnp.zeros_like(stretch)
     for i in reversed(range(depth)):
         norm, error = _norm_of_product(T, inputs[i], roundings)
         squared = squared + norm**2
         squared_error = squared_error + 2 * norm * error + error**2
-        T = times(transpose(W[i]), W_norms[i], T)
+        T = maps.transposed_times(i, T)
     # Relative errors of the norms, which count twice in the squares of the norms.
     # d^2: the squares of the entries and their sum. l: the sum over the layers.
     # 8: the roots, the factors 2, and the squares of the norms.
     in_norms = 2 * (d**2 + depth + 8) * _UNIT_ROUNDOFF * squared
     return squared, _BOUND_SLACK * (squared_error + in_norms)
+
+
+class _Maps(NamedTuple):
+    """The maps ``W_i = I + A_i`` of all layers, off by their rounding.
+
+    Attributes:
+      W: f32[depth, d, d, points].
+      norms: f32[points] for each layer, ``||W_i||_F``.
+      stretch: f32[points], a bound of ``||W_i||``.
+      rounding: relative: gamma for the sums of a product, and u for the rounding of
+        ``I + A_i`` (G11).
+    """
+
+    W: jax.Array
+    norms: list[jax.Array]
+    stretch: jax.Array
+    rounding: float
+
+    def times(self, i: int, Y: _Bounded) -> _Bounded:
+        """``W_i Y``."""
+        return self._product(self.W[i], self.norms[i], Y)
+
+    def transposed_times(self, i: int, Y: _Bounded) -> _Bounded:
+        """``W_i^T Y``."""
+        return self._product(transpose(self.W[i]), self.norms[i], Y)
+
+    def _product(self, X: jax.Array, X_norm: jax.Array, Y: _Bounded) -> _Bounded:
+        """``X Y``: the error of Y is stretched by X, and the product adds its own."""
+        added = self.rounding * X_norm * (frobenius(Y.value) + Y.error)
+        return _Bounded(multiply(X, Y.value), self.stretch * Y.error + added)
+
+
+def _inputs_of_layers(maps: _Maps) -> list[_Bounded]:
+    """``N_i = W_{i-1} ... W_1`` for each layer i, the product of those below it."""
+    depth, d, _, points = maps.W.shape
+    identity = jnp.eye(d, dtype=maps.W.dtype)[:, :, None]
+    inputs = [
+        _Bounded(
+            jnp.broadcast_to(identity, (d, d, points)), jnp.zeros_like(maps.stretch)
+        )
+    ]
+    for i in range(depth - 1):
+        inputs.append(maps.times(i, inputs[-1]))
+    return inputs
+
+
+def _error_times_Sigma(points: Points, roundings: _Roundings) -> _Bounded:
+    """``E Sigma = C diag(root_eigenvalues) V``, made by one reflection.
+
+    It is off by its reflection, and by u for the scaling of C before that.
+    """
+    scaled = points.C * points.root_eigenvalues[None]
+    E_Sigma = transpose(_reflect(points.v, transpose(scaled)))
+    relative_error = roundings.reflection + _UNIT_ROUNDOFF
+    return _Bounded(E_Sigma, relative_error * frobenius(E_Sigma))
 
 
 def _norm_of_product(
