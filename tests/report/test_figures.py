@@ -5,9 +5,18 @@ import re
 import matplotlib
 import pytest
 
+from experiments import factorization as factorization_experiment
+from experiments import landscape as landscape_experiment
 from identity_matters import paper, runs
 from identity_matters.report import collection, figures, numbers, tables
-from identity_matters.report.figures import drawing, registry, saving, style
+from identity_matters.report.figures import (
+    drawing,
+    factorization,
+    landscape,
+    registry,
+    saving,
+    style,
+)
 from tests.forked import ROOT
 from tests.measured import REFERENCE
 
@@ -108,13 +117,19 @@ def test_series_differ_by_marker_and_dashes_as_well_as_by_colour():
     canvas = drawing.Canvas()
     axes = canvas.subplots()
     rows = [{"net": net, "x": x, "y": x} for net in range(7) for x in (1, 2)]
-    for fmt in ("o", "-", "o--", "x"):
+    for line, mark in (
+        (None, drawing.OWN),
+        (drawing.OWN, None),
+        ("--", drawing.OWN),
+        (None, "x"),
+    ):
         for looks, part in drawing.series(rows, "net"):
-            drawing.curve(axes, part, "x", "y", fmt, **looks)
+            drawing.curve(axes, part, "x", "y", line=line, mark=mark, **looks)
     marks, lines, both, crosses = (axes.lines[7 * i : 7 * i + 7] for i in range(4))
     for drawn in (marks, both):
         assert [line.get_marker() for line in drawn] == [*style.MARKERS]
     assert len({str(line._unscaled_dash_pattern) for line in lines}) == 7
+    assert {line.get_marker() for line in lines} == {"None"}
     assert {line.get_linestyle() for line in both} == {"--"}
     assert {line.get_marker() for line in crosses} == {"x"}
     assert {line.get_linestyle() for line in (*marks, *crosses)} == {"None"}
@@ -153,6 +168,46 @@ def test_a_logarithmic_axis_of_less_than_two_decades_has_plain_numbers():
     assert {"0.1", "0.2", "0.5", "1"} <= set(labels(3.0))
     assert not any("$" in label for label in labels(3.0))
     assert any("$" in label for label in labels(1e6))
+
+
+def test_figures_use_the_limits_of_the_verdicts():
+    settings = landscape_experiment.get_config("critical_points")
+    assert 1 - settings.wall_margin == landscape.LARGEST_NORM_INSIDE
+    assert settings.excess_tolerance == landscape.LARGEST_RELATIVE_EXCESS
+    accepted = 1 + factorization.ACCEPTED_EXCESS_PERCENT / 100
+    for variant in ("shortest_random", "shortest_normal"):
+        settings = factorization_experiment.get_config(variant)
+        assert settings.max_best_over_lower_bound == accepted
+
+
+def test_a_draw_that_stops_before_the_last_update_has_diverged():
+    """The setting decides, not the longest of the draws in the figure."""
+    record = {
+        "target": "plane",
+        "depth": 2,
+        "noise_stds": [0.1],
+        "updates": [[30, 40, 100]],
+        "converged": [[True, False, False]],
+        "descent": {"max_updates": 100},
+    }
+
+    def ends(*kept):
+        canvas = drawing.Canvas()
+        lists = {
+            name: [[record[name][0][i] for i in kept]]
+            for name in ("updates", "converged")
+        }
+        summary = {"experiment": "linear_training", "variant": "noise", "seed": 0}
+        run = runs.Run(ROOT, {}, {}, summary, [record | lists])
+        (figure,) = (f for f in figures.FIGURES if f.name == "linear_training_noise")
+        figure.draw(registry.points_of(figure, run), canvas)
+        (axes,) = canvas.axes
+        # Each draw has a line of its own; those of the legend are empty.
+        lines = [line for line in axes.lines if len(line.get_xdata())]
+        return sorted(line.get_marker() for line in lines)
+
+    assert ends(0, 1, 2) == ["*", "o", "x"]
+    assert ends(0, 1) == ["*", "o"]
 
 
 def comparison(variant, arms, seed=0):
@@ -239,7 +294,7 @@ def test_a_curve_shows_the_median_and_the_range_of_the_seeds():
     axes = canvas.subplots()
     rows = [{"depth": 1, "norm": value} for value in (1.0, 2.0, 9.0)]
     rows += [{"depth": 4, "norm": value} for value in (0.0, None, float("nan"))]
-    drawing.curve(axes, rows, "depth", "norm", "o-", floor=0.5)
+    drawing.curve(axes, rows, "depth", "norm", floor=0.5)
     (line,), (band,) = axes.lines, axes.collections
     assert line.get_xydata().tolist() == [[1, 2], [4, 0.5]]
     assert band.get_paths()[0].get_extents().extents.tolist() == [1, 0.5, 4, 9]

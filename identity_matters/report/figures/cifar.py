@@ -5,6 +5,7 @@ from typing import Any
 
 from identity_matters import paper
 from identity_matters.report.figures.drawing import (
+    OWN,
     Canvas,
     Points,
     curves,
@@ -36,7 +37,8 @@ def draw_convergence(points: Points, canvas: Canvas) -> None:
             series(in_panel, "kind", _LABELS),
             "step",
             "error_percent",
-            "-",
+            line=OWN,
+            mark=None,
             linewidth=1,
         )
         if max(row["step"] for row in in_panel) >= _PLATEAU_STEP:

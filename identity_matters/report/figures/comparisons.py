@@ -28,7 +28,7 @@ _ERRORS = {
 }
 _DIVERGED_PERCENT = 100.0  # where the error of a net that diverged is drawn
 _WITH_BATCH_NORM = ("resnet", "densenet")  # of the arms of `table_2`
-_FAILED: Looks = {"color": "black", "markersize": 9.0, "label": "failed"}
+_FAILED: Looks = {"mark": "x", "color": "black", "markersize": 9.0, "label": "failed"}
 
 
 def arm_points(run: Run) -> Iterator[dict]:
@@ -72,7 +72,7 @@ def draw_identity(points: Points, canvas: Canvas) -> None:
             for looks, of_arm in series(of_variant, "arm", arms):
                 failed = [point for point in of_arm if point["failed"]]
                 crosses = _FAILED | {"color": looks["color"]}
-                scatter(axes, failed, "convolutions", error, "x", **crosses)
+                scatter(axes, failed, "convolutions", error, **crosses)
             axes.set(xscale="log", ylim=(-3, 103), ylabel=label)
             axes.set(xlabel="convolutions")
             axes.set_xticks(depths, [str(depth) for depth in depths])
@@ -104,7 +104,7 @@ def draw_starts(points: Points, canvas: Canvas) -> None:
             failed = [point for point in placed if point["failed"]]
             columns = ("test_error_percent", "place")
             scatter(axes, trained, *columns, color=COLOURS[0], markersize=6)
-            scatter(axes, failed, *columns, "x", **_FAILED)
+            scatter(axes, failed, *columns, **_FAILED)
             rates = sorted({point["learning_rate"] for point in of_arm})
             tuned = " or ".join(f"{rate:g}" for rate in rates)
             names.append(f"{arm.replace('_', ' ')}, rate {tuned}")
@@ -143,4 +143,4 @@ def draw_table_2(points: Points, canvas: Canvas) -> None:
             marker = "s" if rows[0]["batch_norm"] else "o"
             scatter(axes, rows, *columns, **looks | {"marker": marker, "markersize": 7})
         failed = [point for point in of_variant if point["failed"]]
-        scatter(axes, failed, *columns, "x", **_FAILED)
+        scatter(axes, failed, *columns, **_FAILED)

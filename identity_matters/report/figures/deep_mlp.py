@@ -19,6 +19,8 @@ from identity_matters.runs import Run
 _VARIANTS = ("digits/relu", "digits/linear", "digits/orthogonal")
 _ACTIVATIONS = {"linear": "linear nets", "relu": "ReLU nets"}
 _NO_GRADIENT = 1e-24  # where 0 is drawn
+_LARGEST_LOSS = 2.0  # where larger losses are drawn, those of diverged nets among them
+_SHALLOW_DEPTH = 16  # of the nets whose gradients are shown beside the deepest nets'
 _NETS = {  # (identity, initialization) -> label
     (True, "near_zero"): "with the identity, near zero",
     (False, "near_zero"): "without, same weights",
@@ -28,7 +30,7 @@ _NETS = {  # (identity, initialization) -> label
 _NET_LABELS = {net: net for net in _NETS.values()}
 # The orthogonal nets' curve may lie on that of the nets with the identity: these show
 # between its dashes.
-_LINES = dict.fromkeys(_NETS.values(), "o-") | {_NETS[False, "orthogonal"]: "o--"}
+_LINES = dict.fromkeys(_NETS.values(), "-") | {_NETS[False, "orthogonal"]: "--"}
 
 
 def _labelled(run: Run) -> Iterator[dict]:
@@ -40,10 +42,7 @@ def _labelled(run: Run) -> Iterator[dict]:
 
 
 def trainability_points(run: Run) -> list[dict]:
-    """One row for each net: its loss and error.
-
-    It also has the effective dimension at its start.
-    """
+    """Loss, error, and effective dimension at the start, of each net."""
     diverged = {"train_loss": float("inf"), "train_error_percent": None}
     names = (
         "train_loss train_error_percent linear_optimum_loss start_effective_dimension"
@@ -53,10 +52,10 @@ def trainability_points(run: Run) -> list[dict]:
 
 
 def gradient_points(run: Run) -> list[dict]:
-    """One row for each layer of the nets of 16 layers and of the deepest ones."""
+    """One row for each layer of the nets of _SHALLOW_DEPTH and of the deepest ones."""
     nets = list(_labelled(run))
     deepest = max((record["depth"] for record in nets), default=0)
-    shown = [record for record in nets if record["depth"] in (16, deepest)]
+    shown = [record for record in nets if record["depth"] in (_SHALLOW_DEPTH, deepest)]
     for record in shown:
         record["places"] = [layer / record["depth"] for layer in record["layers"]]
     names = "layer=layers place=places gradient_norm=gradient_norms"
@@ -64,10 +63,7 @@ def gradient_points(run: Run) -> list[dict]:
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """One row for each net with the identity.
-
-    It has l |||A||| after training, and l x learning rate.
-    """
+    """l |||A||| after training and l x learning rate of each net with the identity."""
     for record in _labelled(run):
         if "norm" in record:
             record["norm_times_depth"] = record["norm"] * record["depth"]
@@ -77,7 +73,7 @@ def norm_points(run: Run) -> Iterator[dict]:
 def _draw_nets(axes: Any, points: Points, x: str, y: str, **options: Any) -> None:
     """A curve of column y over column x for each kind of net."""
     for looks, rows in series(points, "net", _NET_LABELS):
-        curve(axes, rows, x, y, _LINES[rows[0]["net"]], **looks | options)
+        curve(axes, rows, x, y, line=_LINES[rows[0]["net"]], **looks | options)
 
 
 def _over_depth(
@@ -95,9 +91,9 @@ def _over_depth(
 @figure("deep_mlp", "trainability", trainability_points)
 def draw_trainability(points: Points, canvas: Canvas) -> None:
     """The loss of each kind of net over its depth, and that of the best map."""
-    # The losses of diverged nets are drawn at 2.
     points = [
-        {**point, "train_loss": min(point["train_loss"], 2.0)} for point in points
+        {**point, "train_loss": min(point["train_loss"], _LARGEST_LOSS)}
+        for point in points
     ]
     for axes, in_panel in _over_depth(points, canvas, "training loss E ‖y − f(x)‖²"):
         _draw_nets(axes, in_panel, "depth", "train_loss")
@@ -136,34 +132,44 @@ def draw_gradients(points: Points, canvas: Canvas) -> None:
 @figure("deep_mlp", "norms", norm_points)
 def draw_norms(points: Points, canvas: Canvas) -> None:
     """A table for each activation: a row for each rate, a column for each depth."""
-    rates = sorted(split(points, "rate_times_depth"))
-    depths = sorted(split(points, "depth"))
-    shared = sorted(split(points, "activation"))
-    for axes, activation in zip(
-        canvas.subplots(len(shared), 1, squeeze=False).flat, shared, strict=True
-    ):
+    activations = sorted(split(points, "activation"))
+    grid = canvas.subplots(len(activations), 1, squeeze=False)
+    for axes, activation in zip(grid.flat, activations, strict=True):
         axes.axis("off")
         axes.set_title(
             f"{activation}: {DEPTH_TIMES_NORM} after training, range over seeds",
             fontsize=9,
         )
-        cells = split(
-            [point for point in points if point["activation"] == activation],
-            "rate_times_depth depth",
+        of_activation = [p for p in points if p["activation"] == activation]
+        _write_table(
+            axes,
+            cells=split(of_activation, "rate_times_depth depth"),
+            rates=sorted(split(points, "rate_times_depth")),
+            depths=sorted(split(points, "depth")),
         )
-        rows = [
-            [_range(cells.get((rate, depth), [])) for depth in depths] for rate in rates
-        ]
-        table = axes.table(
-            rows,
-            rowLabels=[f"ℓ × rate = {rate:g}" for rate in rates],
-            colLabels=[f"ℓ = {depth}" for depth in depths],
-            cellLoc="center",
-            loc="center",
-        )
-        table.auto_set_font_size(False)
-        table.set_fontsize(7.5)
-        table.scale(1, 1.3)
+
+
+def _write_table(
+    axes: Any,
+    *,
+    cells: dict[tuple[float, int], Points],
+    rates: list[float],
+    depths: list[int],
+) -> None:
+    """The ranges of the points of each (l x learning rate, depth)."""
+    rows = [
+        [_range(cells.get((rate, depth), [])) for depth in depths] for rate in rates
+    ]
+    table = axes.table(
+        rows,
+        rowLabels=[f"ℓ × rate = {rate:g}" for rate in rates],
+        colLabels=[f"ℓ = {depth}" for depth in depths],
+        cellLoc="center",
+        loc="center",
+    )
+    table.auto_set_font_size(False)
+    table.set_fontsize(7.5)
+    table.scale(1, 1.3)
 
 
 def _range(points: Points) -> str:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.report.figures.drawing import (
+    OWN,
     Canvas,
+    Looks,
     Points,
     curve,
     curves,
@@ -28,7 +30,7 @@ _CERTIFIED = {
     "certified, flow": (1 / 10, "--"),
     "certified, flow, Σ > 0": (1 / 4, ":"),
 }
-_ESCAPED = {-0.5: "R = −1/2", 0.5: "R = 1/2"}
+_ESCAPED = {-0.5: "R = −1/2", 0.5: "R = 1/2"}  # the other targets are not drawn
 
 
 def inside_points(run: Run) -> list[dict]:
@@ -58,16 +60,15 @@ def draw_inside(points: Points, canvas: Canvas) -> None:
 def escape_points(run: Run) -> Iterator[dict]:
     """One row for each target of `_ESCAPED`, depth and noise: medians of the draws."""
     for record in of_kind(run, "escape", "question"):
-        if record["target"] not in [[r] for r in _ESCAPED]:
+        first, *others = record["target"]  # the diagonal of R
+        if others or first not in _ESCAPED:
             continue
         for entry in record["by_noise"]:
-            # A draw that was not run, because it would take too long, counts as
-            # max_updates.
-            measured = (
-                entry["measured_updates"] + [record["max_updates"]] * entry["not_run"]
-            )
+            # A draw that would take too long was not run, and counts as max_updates.
+            not_run = [record["max_updates"]] * entry["not_run"]
+            measured = entry["measured_updates"] + not_run
             yield {
-                "target": record["target"][0],
+                "target": first,
                 "depth": record["depth"],
                 "noise": entry["noise"],
                 "predicted_updates": statistics.median_low(entry["predicted_updates"]),
@@ -81,16 +82,10 @@ def draw_escape(points: Points, canvas: Canvas) -> None:
     for axes, in_panel in panels(canvas, points, "target", _ESCAPED, legend=3):
         axes.set(yscale="log", xlabel="depth ℓ", ylabel="updates to the target, median")
         for style, rows in series(in_panel, "noise", "noise {:g}".format):
-            for name, line in (("predicted", "-"), ("measured", "o")):
-                label = f"{name}, {style['label']}"
-                curve(
-                    axes,
-                    rows,
-                    "depth",
-                    f"{name}_updates",
-                    line,
-                    **style | {"label": label, "dashes": "-"},
-                )
+            predicted = style | {"label": f"predicted, {style['label']}"}
+            measured = style | {"label": f"measured, {style['label']}"}
+            curve(axes, rows, "depth", "predicted_updates", mark=None, **predicted)
+            curve(axes, rows, "depth", "measured_updates", line=None, **measured)
 
 
 # Training over depth, stuck targets, and noise (experiments/linear_training.py)
@@ -107,9 +102,37 @@ _STARTS = {
     "last_layer_minus_identity": "last layer at −I",
     "factorization": "beside the factorization",
 }
-# How draws of the noise are marked that do not reach the tolerance, above all others:
-# their marker, and how far above.
+# The curves of l |||A|||: column -> its looks.
+_NORM_LOOKS: dict[str, Looks] = {
+    "bound_iclr2017_times_depth": {
+        "color": COLOURS[1],
+        "line": "--",
+        "mark": None,
+        "label": "Theorem 2.1 [ICLR 2017]",
+    },
+    "bound_v3_times_depth": {
+        "color": COLOURS[4],
+        "line": "-.",
+        "mark": None,
+        "label": "Theorem 2.1 [v3]",
+    },
+    "norm_times_depth": {
+        "color": COLOURS[0],
+        "line": None,
+        "label": "gradient descent, at convergence",
+    },
+    "least_norm_times_depth": {
+        "color": COLOURS[6],
+        "line": ":",
+        "mark": None,
+        "label": "no factorization goes below",
+    },
+    "depth": {"color": "gray", "mark": None, "label": f"the wall, {NORM} = 1"},
+}
+# Marker and height of draws of the noise that did not reach the tolerance. The height
+# is relative to the largest number of updates, so they are drawn above all others.
 _NOT_REACHED = {"out of updates": ("x", 1.6), "diverged": ("*", 3.0)}
+_FEW_PLACES = 6  # a curve of fewer has its marks
 _TARGETS = {
     "plane": "two eigenvalues −1, det R > 0",
     "negative": "one eigenvalue < 0, det R < 0",
@@ -137,11 +160,11 @@ def draw_depth(points: Points, canvas: Canvas) -> None:
             placed,
             "place",
             "start_gradient_norm",
-            "o",
+            line=None,
             floor=1e-20,
             **looks,
         )
-        curve(updates, trained, "place", "updates", "o", **looks)
+        curve(updates, trained, "place", "updates", line=None, **looks)
     depths = [point["depth"] for point in points]
     for axes in (gradient, updates):
         axes.set_xscale("log", base=2)
@@ -175,14 +198,8 @@ def draw_norm(points: Points, canvas: Canvas) -> None:
     for axes, in_panel in panels(canvas, points, "problem_seed", titles, legend=2):
         axes.set(xlabel="depth ℓ", ylabel=DEPTH_TIMES_NORM)
         axes.set(yscale="log", ylim=(1, top))
-        for name, colour, line, label in (
-            ("bound_iclr2017_times_depth", COLOURS[1], "--", "Theorem 2.1 [ICLR 2017]"),
-            ("bound_v3_times_depth", COLOURS[4], "-.", "Theorem 2.1 [v3]"),
-            ("norm_times_depth", COLOURS[0], "o", "gradient descent, at convergence"),
-            ("least_norm_times_depth", COLOURS[6], ":", "no factorization goes below"),
-            ("depth", "gray", "-", f"the wall, {NORM} = 1"),
-        ):
-            curve(axes, in_panel, "depth", name, line, color=colour, label=label)
+        for name, looks in _NORM_LOOKS.items():
+            curve(axes, in_panel, "depth", name, **looks)
         axes.set_xscale("log", base=2)
 
 
@@ -205,12 +222,15 @@ def draw_stuck(points: Points, canvas: Canvas) -> None:
     for axes, in_panel in panels(canvas, points, "target", _TARGETS, legend=3):
         axes.set(yscale="log", xlabel="updates", ylabel="excess risk f − C")
         for style, of_start in series(in_panel, "start", _STARTS):
-            line = "o-" if len(split(of_start, "updates")) < 6 else "-"
+            if len(split(of_start, "updates")) < _FEW_PLACES:
+                style |= {"line": "-", "mark": OWN}
+            else:
+                style |= {"line": OWN, "mark": None}
             # The modified identity maps reach the optimum up to rounding.
             style |= {"linewidth": 1, "floor": 1e-16}
             # Seeds stop after different numbers of updates, so a median would jump.
             for rows in split(of_start, "seed").values():
-                curve(axes, rows, "updates", "excess_risk", line, **style)
+                curve(axes, rows, "updates", "excess_risk", **style)
         predicted = in_panel[0]["predicted_stall_excess_risk"]
         axes.axhline(
             predicted,
@@ -226,8 +246,14 @@ def draw_stuck(points: Points, canvas: Canvas) -> None:
 
 def noise_points(run: Run) -> list[dict]:
     """One row for each draw; without convergence, with the updates until it stopped."""
-    names = "target depth noise_std=noise_stds updates converged"
-    return rows_of(run.records, names) if run.variant == "noise" else []
+    if run.variant != "noise":
+        return []
+    records = [
+        {**record, "max_updates": record["descent"]["max_updates"]}
+        for record in run.records
+    ]
+    names = "target depth noise_std=noise_stds updates converged max_updates"
+    return rows_of(records, names)
 
 
 @figure("linear_training", "noise", noise_points)
@@ -244,8 +270,9 @@ def draw_noise(points: Points, canvas: Canvas) -> None:
             shift = 1.12 ** (place - len(depths) / 2)
             placed = [{**row, "place": row["noise_std"] * shift} for row in of_depth]
             reached = [row for row in placed if row["converged"]]
+            not_reached = [row for row in placed if not row["converged"]]
             scatter(axes, reached, "place", "updates", **looks)
-            _draw_not_reached(axes, placed, most_updates, looks["color"])
+            _draw_not_reached(axes, not_reached, most_updates, looks["color"])
         for label, (marker, _) in _NOT_REACHED.items():
             axes.plot([], [], marker, color="grey", label=label)  # of every depth
 
@@ -253,14 +280,12 @@ def draw_noise(points: Points, canvas: Canvas) -> None:
 def _draw_not_reached(
     axes: Any, points: Points, most_updates: int, colour: str
 ) -> None:
-    """Marks draws that ran out of updates or diverged, above all others.
+    """Marks draws that did not reach the tolerance, above all others.
 
-    A draw that diverged stopped early: at its own height it would look the fastest.
+    At its own height a draw that diverged would look the fastest: it stopped early.
     """
     for point in points:
-        if not point["converged"]:
-            ended_early = point["updates"] < most_updates
-            end = "diverged" if ended_early else "out of updates"
-            marker, factor = _NOT_REACHED[end]
-            marked = [{**point, "top": factor * most_updates}]
-            scatter(axes, marked, "place", "top", marker, color=colour)
+        out_of_updates = point["updates"] >= point["max_updates"]
+        mark, height = _NOT_REACHED["out of updates" if out_of_updates else "diverged"]
+        marked = [{**point, "top": height * most_updates}]
+        scatter(axes, marked, "place", "top", mark=mark, color=colour)

@@ -23,8 +23,7 @@ Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
 Series = Iterator[tuple[Looks, Points]]
 
-_LINES = ("-", "--", "-.", ":")  # formats without a marker
-_ALL_MARKERS = "".join(MARKERS) + "x*."
+OWN = "own"  # stands for the marker, or for the dashes, that a series has
 _FEW_DECADES = 2  # a logarithmic axis over fewer has plain numbers
 
 
@@ -121,14 +120,23 @@ def panels(
         legend_below(canvas, canvas.axes, legend)
 
 
-def legend_below(canvas: Canvas, panels_with_labels: Iterable, columns: int) -> None:
-    """One legend of these axes, below the figure, without repeated labels."""
+def legend_below(
+    canvas: Canvas, panels_with_labels: Iterable, columns: int, **options: Any
+) -> None:
+    """One legend of these axes, below the figure, without repeated labels.
+
+    The options are those of Matplotlib's `legend`.
+    """
     entries: dict[str, Any] = {}
     for axes in panels_with_labels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     canvas.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=columns
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        **options,
     )
 
 
@@ -137,7 +145,9 @@ def curve(
     points: Points,
     x: str,
     y: str,
-    fmt: str = "o-",
+    *,
+    line: str | None = "-",
+    mark: str | None = OWN,
     floor: float = -inf,
     **looks: Any,
 ) -> None:
@@ -150,11 +160,11 @@ def curve(
       points: the points of one series.
       x: the column of the horizontal axis.
       y: the column of the vertical axis.
-      fmt: how, as for `axes.plot`, but a series has a marker and dashes of its own.
-        "o-" is its marker on a solid line, "o" its marker alone, "-" its dashes alone.
-        Other markers and lines, as in "x" and "--", are what they say.
+      line: a line style of Matplotlib, OWN for the dashes of the series, or None.
+      mark: a marker of Matplotlib, OWN for that of the series, or None.
       floor: smaller values are drawn at this one, since a logarithmic axis has no 0.
-      looks: those of a `series`, and options of `axes.plot`.
+      looks: those of a `series`, and options of `axes.plot`. Without those of a series,
+        OWN is "o" and a solid line.
     """
     with_value = [p for p in points if p[y] is not None and not isnan(p[y])]
     if not with_value:
@@ -166,8 +176,8 @@ def curve(
     places = sorted(at_place)
     heights = [[max(point[y], floor) for point in at_place[place]] for place in places]
     medians = [statistics.median(values) for values in heights]
-    (line,) = axes.plot(places, medians, **_plot_options(fmt, looks))
-    _draw_ranges(axes, line, places, heights)
+    (drawn,) = axes.plot(places, medians, **_plot_options(line, mark, looks))
+    _draw_ranges(axes, drawn, places, heights)
 
 
 def _draw_ranges(axes: Any, line: Any, places: list, heights: list[list]) -> None:
@@ -187,30 +197,21 @@ def _draw_ranges(axes: Any, line: Any, places: list, heights: list[list]) -> Non
     )
 
 
-def _plot_options(fmt: str, looks: Looks) -> Looks:
-    """Options of `axes.plot` for `fmt` and the looks of a series; see `curve`."""
+def _plot_options(line: str | None, mark: str | None, looks: Looks) -> Looks:
+    """Options of `axes.plot` for a line and a mark; see `curve`."""
     options = dict(looks)
-    marker_of_series = options.pop("marker", "o")
-    dashes_of_series = options.pop("dashes", "-")
-    if fmt in _LINES:
-        marker = "None"
-        line = dashes_of_series if fmt == "-" else fmt
-    else:
-        line = fmt.strip(_ALL_MARKERS)
-        marker = fmt.removesuffix(line)
-        if marker == "o":
-            marker = marker_of_series
-    options["marker"] = marker or "None"
-    options["linestyle"] = line or "None"
+    own_marker = options.pop("marker", "o")
+    own_dashes = options.pop("dashes", "-")
+    # None is the user's default for Matplotlib; "None" is nothing.
+    options["marker"] = own_marker if mark == OWN else mark or "None"
+    options["linestyle"] = own_dashes if line == OWN else line or "None"
     return options
 
 
-def curves(
-    axes: Any, parts: Series, x: str, y: str, fmt: str = "o-", **options: Any
-) -> None:
-    """A `curve` for each part of a `series`."""
+def curves(axes: Any, parts: Series, x: str, y: str, **options: Any) -> None:
+    """A `curve` with these options for each part of a `series`."""
     for looks, points in parts:
-        curve(axes, points, x, y, fmt, **looks | options)
+        curve(axes, points, x, y, **looks | options)
 
 
 def scatter(
@@ -218,13 +219,14 @@ def scatter(
     points: Points,
     x: str,
     y: str,
-    fmt: str = "o",
+    *,
+    mark: str = OWN,
     floor: float = -inf,
     **looks: Any,
 ) -> None:
-    """Draws every point, as `curve` draws medians; the marks "o" are translucent."""
-    options = _plot_options(fmt, looks)
-    if fmt == "o":
+    """Draws a mark for every point; those of the series are translucent."""
+    options = _plot_options(None, mark, looks)
+    if mark == OWN:
         options = {"alpha": 0.5, "markeredgewidth": 0} | options
     heights = [max(point[y], floor) for point in points]
     axes.plot([point[x] for point in points], heights, **options)

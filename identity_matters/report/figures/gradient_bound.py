@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from matplotlib.lines import Line2D
 
 from identity_matters.report.figures.drawing import (
+    OWN,
     Canvas,
+    Looks,
     Points,
     curve,
+    legend_below,
     panels,
     series,
     split,
@@ -27,7 +29,7 @@ _LABELS = {
     "corrected": "corrected",
 }
 _LARGEST_RATIO = 1e6  # that the figure of the distribution shows
-_SAME_AT_EVERY_DEPTH = {"v3": "--", "corrected": "-"}
+_SAME_AT_EVERY_DEPTH = {"v3": "--", "corrected": "-"}  # form -> line
 
 
 def distribution_points(run: Run) -> Iterator[dict]:
@@ -58,7 +60,8 @@ def draw_distribution(points: Points, canvas: Canvas) -> None:
     for looks, rows in series(points, "form", _LABELS):
         share = statistics.fmean(row["failures_percent"] for row in rows)
         looks["label"] += f": false at {share:.3g} % of the points"
-        curve(axes, list(_shares_beyond(rows)), "ratio", "beyond_percent", "-", **looks)
+        looks |= {"line": OWN, "mark": None}
+        curve(axes, list(_shares_beyond(rows)), "ratio", "beyond_percent", **looks)
     axes.axvline(1.0, color="black", linewidth=1)
     axes.axvspan(1.0, _LARGEST_RATIO, color=COLOURS[1], alpha=0.12, linewidth=0)
     for x, y, text in (
@@ -105,46 +108,33 @@ def draw_tight_family(points: Points, canvas: Canvas) -> None:
     """The ratio over tau of each form, a panel for each s; the least width alone."""
     by_width = split(points, "width")
     shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
-    # With one layer all forms but the corrected one are the same, as at every depth
-    # those of v3 are.
-    depths = {
-        depth: f"printed at ICLR 2017, ℓ = {depth}"
-        for depth in sorted(split(shown, "depth"))
-        if depth > 1
-    }
+    depths = sorted(split(shown, "depth"))
     for axes, in_panel in panels(canvas, shown, "scale", "s = {:g}".format):
         axes.set_yscale("log")
         axes.set(xlabel="τ", ylabel="right-hand side / squared gradient")
         # Beyond six decades there is nothing new: the ICLR form goes on as
         # (1-tau)^{-(l-1)}.
         axes.set_ylim(0.1, 1e6)
-        _draw_forms(axes, split(in_panel, "form"), depths)
-    canvas.legend(
-        handles=_names_of_forms(shown, depths),
-        loc="outside lower center",
-        ncols=3,
-        fontsize=8,
-    )
+        by_form = split(in_panel, "form")
+        _draw_over_depths(axes, by_form.get("iclr2017", []), depths)
+        _draw_of_every_depth(axes, by_form)
+    legend_below(canvas, canvas.axes, columns=3, fontsize=8)
 
 
-def _draw_forms(axes: Any, forms: dict[str, Points], depths: dict[int, str]) -> None:
-    """The form of ICLR 2017 at each depth; of the others one depth, for they agree."""
-    for looks, rows in series(forms.get("iclr2017", []), "depth", depths):
-        curve(axes, rows, "tau", "ratio", "-", **looks)
+def _draw_over_depths(axes: Any, points: Points, depths: list[int]) -> None:
+    """The form of ICLR 2017, a curve for each depth; at depth 1 it is that of v3."""
+    labels = {
+        depth: f"{_LABELS['iclr2017']}, ℓ = {depth}" for depth in depths if depth > 1
+    }
+    for looks, rows in series(points, "depth", labels):
+        curve(axes, rows, "tau", "ratio", line=OWN, mark=None, **looks)
+
+
+def _draw_of_every_depth(axes: Any, by_form: dict[str, Points]) -> None:
+    """The forms that do not depend on the depth, a curve for each."""
     for form, line in _SAME_AT_EVERY_DEPTH.items():
-        if form in forms:
-            of_one_depth = next(iter(split(forms[form], "depth").values()))
-            curve(axes, of_one_depth, "tau", "ratio", line, color="black")
-
-
-def _names_of_forms(points: Points, depths: dict[int, str]) -> list[Line2D]:
-    """The entries of the legend: one for each curve of `_draw_forms`."""
-    of_iclr2017 = [
-        Line2D([], [], color=looks["color"], ls=looks["dashes"], label=looks["label"])
-        for looks, _ in series(points, "depth", depths)
-    ]
-    of_the_others = [
-        Line2D([], [], color="black", ls=line, label=f"{_LABELS[form]}, every ℓ")
-        for form, line in _SAME_AT_EVERY_DEPTH.items()
-    ]
-    return of_iclr2017 + of_the_others
+        if form in by_form:
+            of_one_depth = next(iter(split(by_form[form], "depth").values()))
+            looks: Looks = {"line": line, "mark": None, "color": "black"}
+            label = f"{_LABELS[form]}, every ℓ"
+            curve(axes, of_one_depth, "tau", "ratio", label=label, **looks)

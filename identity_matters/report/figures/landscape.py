@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.report.figures.drawing import (
+    OWN,
     Canvas,
     Points,
     curve,
@@ -17,9 +18,9 @@ from identity_matters.report.figures.style import NORM
 from identity_matters.report.records import of_kind, pick, rows_of
 from identity_matters.runs import Run
 
-_INSIDE = 0.99  # largest |||A||| of a critical point that counts as near the identity
-# Largest relative excess risk of a global minimum, as in the verdict.
-_OPTIMAL = 1e-9
+# Of a critical point that the verdict calls inside the ball, and of a global minimum.
+LARGEST_NORM_INSIDE = 0.99
+LARGEST_RELATIVE_EXCESS = 1e-9
 
 
 def wall_points(run: Run) -> Iterator[dict]:
@@ -35,15 +36,19 @@ def wall_points(run: Run) -> Iterator[dict]:
 
 @figure("landscape", "wall", wall_points)
 def draw_wall(points: Points, canvas: Canvas) -> None:
-    """The excess risk of each critical point over its norm, counted on both sides."""
+    """The excess risk of each critical point over its norm.
+
+    Points up to LARGEST_NORM_INSIDE are counted, and those at the wall or beyond. What
+    is between may be no critical point, as near a degenerate one gradients are small.
+    """
     canvas.set_size_inches(7.0, 3.5)
     axes = canvas.subplots()
     starts = {False: "search from near", True: r"search from far, and $A_i = -I$"}
-    points = [{**point, "outside": point["started_at_norm"] >= 1} for point in points]
-    for style, rows in series(points, "outside", starts):
+    by_start = [{**point, "far": point["started_at_norm"] >= 1} for point in points]
+    for style, rows in series(by_start, "far", starts):
         scatter(axes, rows, "norm", "relative_excess", floor=1e-24, **style)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
-    inside = [point for point in points if point["norm"] <= _INSIDE]
+    inside = [point for point in points if point["norm"] <= LARGEST_NORM_INSIDE]
     outside = [point for point in points if point["norm"] >= 1]
     _write_count(axes, 0.5, "near the identity", inside)
     _write_count(axes, 2.0, "far from the identity", outside)
@@ -55,7 +60,9 @@ def draw_wall(points: Points, canvas: Canvas) -> None:
 
 def _write_count(axes: Any, x: float, where: str, critical_points: Points) -> None:
     """Writes how many of these critical points are no global minima."""
-    not_optimal = sum(point["relative_excess"] > _OPTIMAL for point in critical_points)
+    not_optimal = sum(
+        point["relative_excess"] > LARGEST_RELATIVE_EXCESS for point in critical_points
+    )
     counts = f"{not_optimal:,} of {len(critical_points):,}"
     text = f"{where}:\n{counts}\nare not optimal"
     axes.text(x=x, y=1e-8, s=text, ha="center", va="center", fontsize=11)
@@ -82,14 +89,13 @@ def draw_origin(points: Points, canvas: Canvas) -> None:
     """At zero weights: left the eigenvalues over depth, right the gradient."""
     spectrum, gradient = canvas.subplots(1, 2)
     nets = {"residual": "residual net", "standard": "standard net"}
-    marks = {"residual net": ("o", 0.12), "standard net": ("x", -0.12)}
+    marks = {"residual net": (OWN, 0.12), "standard net": ("x", -0.12)}
     for style, rows in series(points, "net", nets):
-        marker, offset = marks[style["label"]]
+        mark, offset = marks[style["label"]]
         rows = [{**row, "place": row["depth"] + offset} for row in rows]
-        scatter(
-            spectrum, rows, "place", "hessian_eigenvalue", marker, **style, alpha=1.0
-        )
-        curve(gradient, rows, "place", "gradient_norm", marker, **style)
+        opaque = style | {"mark": mark, "alpha": 1.0}
+        scatter(spectrum, rows, "place", "hessian_eigenvalue", **opaque)
+        curve(gradient, rows, "place", "gradient_norm", line=None, mark=mark, **style)
     spectrum.set(xlabel="depth ℓ", ylabel="eigenvalues of the Hessian at zero weights")
     gradient.set(xlabel="depth ℓ", ylabel="norm of the gradient at zero weights")
     spectrum.legend()
@@ -125,6 +131,6 @@ def draw_negative_determinant(points: Points, canvas: Canvas) -> None:
         axes.set_yscale("log")
         axes.set_ylabel(r"least gradient norm found in $B_\tau$ / its floor")
         for looks, rows in series(in_panel, "depth", "ℓ = {}".format):
-            curve(axes, rows, "room", "over_floor", "o-", **looks)
+            curve(axes, rows, "room", "over_floor", **looks)
         axes.axhline(1, color="black", linestyle="--", linewidth=1, label="the floor")
         axes.invert_xaxis()

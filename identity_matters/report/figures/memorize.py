@@ -65,7 +65,7 @@ def draw_parameters(points: Points, canvas: Canvas) -> None:
                     "label": f"{looks['label']}, not certified",
                     "markerfacecolor": "none",
                 }
-            curve(axes, shown, "examples", "block_parameters", "o", **options)
+            curve(axes, shown, "examples", "block_parameters", line=None, **options)
     single = [point for point in points if point["precision"] == "float32"]
     if single:  # the theoretical curves belong to the float32 networks
         _draw_named_curves(axes, single)
@@ -82,7 +82,8 @@ def _draw_named_curves(axes, points: Points) -> None:
     """The curves of the theory; each has its name at its right end."""
     end = max(points, key=lambda point: point["examples"])
     for name, (label, line) in _CURVES.items():
-        curve(axes, points, "examples", name, line, color="grey", linewidth=1)
+        looks: Looks = {"line": line, "mark": None, "color": "grey", "linewidth": 1}
+        curve(axes, points, "examples", name, **looks)
         axes.annotate(
             label,
             xy=(end["examples"], end[name]),
@@ -123,12 +124,15 @@ def draw_widths(points: Points, canvas: Canvas) -> None:
         certified = {"label": f"{looks['label']}, certified", **hollow}
         fitting = {"label": f"{looks['label']}, fits all labels"}
         for column, line, options in (
-            ("least_certified_width", "o--", certified),
-            ("least_fitting_width", "o-", fitting),
+            ("least_certified_width", "--", certified),
+            ("least_fitting_width", "-", fitting),
         ):
-            curve(axes, rows, "examples", column, line, **looks | options)
-    label = "10 log n / ρ² (proof of Theorem 3.2)"
-    curve(axes, points, "examples", "theorem_width", "^:", color="black", label=label)
+            curve(axes, rows, "examples", column, line=line, **looks | options)
+    of_theorem: Looks = {
+        "color": "black",
+        "label": "10 log n / ρ² (proof of Theorem 3.2)",
+    }
+    curve(axes, points, "examples", "theorem_width", line=":", mark="^", **of_theorem)
     axes.set(xscale="log", yscale="log", xlabel="examples n", ylabel="width k")
     ticks = (1, 2, 3, 4, 10, 30, 100)
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
@@ -153,12 +157,12 @@ def draw_precision(points: Points, canvas: Canvas) -> None:
     # Without a certificate its bound need not hold.
     certified = [point for point in points if point["certified"]]
     for column, shown, label, line in (
-        ("max_abs_error", points, "measured", "o-"),
-        ("output_error_bound", certified, "certificate's bound", "o:"),
+        ("max_abs_error", points, "measured", "-"),
+        ("output_error_bound", certified, "certificate's bound", ":"),
     ):
         for looks, rows in series(shown, "precision", _PRECISIONS):
             options = looks | {"label": f"{looks['label']}, {label}"}
-            curve(axes, rows, "pair_distance", column, line, **options)
+            curve(axes, rows, "pair_distance", column, line=line, **options)
     axes.axhline(0.5, color="black", linestyle="--", linewidth=1)
     axes.set(xscale="log", yscale="log")
     axes.set(xlabel="distance of the two inputs of each pair", ylabel="max |ŷ − y|")
@@ -206,25 +210,34 @@ def few_numbers_points(run: Run) -> Iterator[dict]:
             }
 
 
+_TITLES = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
+# Column -> the looks of its curve.
+_FEW_NUMBERS_LOOKS: dict[str, Looks] = {
+    "numbers_per_example": {"color": COLOURS[0], "label": "the whole network"},
+    "group_numbers_per_example": {
+        "line": "--",
+        "mark": "s",
+        "color": COLOURS[1],
+        "label": "the groups alone",
+    },
+    "counting_bound_per_example": {
+        "line": ":",
+        "mark": None,
+        "color": "black",
+        "label": "counting bound, numbers of 53 bits",
+    },
+}
+
+
 @figure("memorize", "few_numbers", few_numbers_points)
 def draw_few_numbers(points: Points, canvas: Canvas) -> None:
     """Stored numbers per example over the size of a group, and the bound."""
-    titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, in_panel in panels(canvas, points, "dataset", titles, legend=2):
+    for axes, in_panel in panels(canvas, points, "dataset", _TITLES, legend=2):
         axes.set(
             yscale="log", xlabel="images per group", ylabel="stored numbers per example"
         )
-        for name, line, colour, label in (
-            ("numbers_per_example", "o-", COLOURS[0], "the whole network"),
-            ("group_numbers_per_example", "s--", COLOURS[1], "the groups alone"),
-            (
-                "counting_bound_per_example",
-                ":",
-                "black",
-                "counting bound, numbers of 53 bits",
-            ),
-        ):
-            curve(axes, in_panel, "group_points", name, line, color=colour, label=label)
+        for name, looks in _FEW_NUMBERS_LOOKS.items():
+            curve(axes, in_panel, "group_points", name, **looks)
         axes.axhline(1.0, color="grey", linewidth=1, label="one number per example")
 
 
@@ -294,8 +307,7 @@ def _retrieval(record: dict) -> dict:
 @figure("memorize", "floor", floor_points)
 def draw_floor(points: Points, canvas: Canvas) -> None:
     """A bar for each network, from the parts of its stored numbers."""
-    titles = {"digits": "digits", "cifar10": "CIFAR-10, random labels"}
-    for axes, in_panel in panels(canvas, points, "dataset", titles, legend=2):
+    for axes, in_panel in panels(canvas, points, "dataset", _TITLES, legend=2):
         names = list(dict.fromkeys(point["network"] for point in in_panel))[::-1]
         # Seeds differ by a few words; the last one is drawn.
         by_name = {point["network"]: point for point in in_panel}
@@ -346,7 +358,8 @@ def draw_trade(points: Points, canvas: Canvas) -> None:
             in_panel,
             "word_bits",
             "counting_bound",
-            ":",
+            line=":",
+            mark=None,
             color="black",
             label="counting bound",
         )

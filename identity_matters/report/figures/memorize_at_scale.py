@@ -27,7 +27,6 @@ def draw_growth(points: Points, canvas: Canvas) -> None:
         points,
         "examples",
         "build_seconds",
-        "o-",
         color=COLOURS[0],
         label="build and certify",
     )
@@ -36,14 +35,15 @@ def draw_growth(points: Points, canvas: Canvas) -> None:
         points,
         "examples",
         "run_seconds",
-        "s--",
+        line="--",
+        mark="s",
         color=COLOURS[1],
         label="run on all points",
     )
     _draw_square(left, points)
     left.set_ylabel("seconds")
     left.legend(fontsize=8)
-    curve(right, points, "examples", "peak_memory_gigabytes", "o-", color=COLOURS[0])
+    curve(right, points, "examples", "peak_memory_gigabytes", color=COLOURS[0])
     right.set_ylabel("memory at its peak, GB")
 
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.report.figures.drawing import (
+    OWN,
     Canvas,
+    Looks,
     Points,
     curve,
     curves,
@@ -123,18 +125,12 @@ def draw_ratio(points: Points, canvas: Canvas) -> None:
         # The crosses of the nets stand side by side; several of them are 0.
         shift = 1.07 ** (place + 1)
         shifted = [{**row, "beside": row["norm"] * shift} for row in rows]
+        looks |= {"floor": _DRAWN_ZERO}
         unnamed = looks | {"label": None}
-        curve(axes, rows, "norm", "median_ratio", "o-", floor=_DRAWN_ZERO, **looks)
-        curve(axes, rows, "norm", "least_ratio", "o:", floor=_DRAWN_ZERO, **unnamed)
-        curve(
-            axes,
-            shifted,
-            "beside",
-            "searched_ratio",
-            "x",
-            floor=_DRAWN_ZERO,
-            **unnamed,
-        )
+        crosses = unnamed | {"line": None, "mark": "x"}
+        curve(axes, rows, "norm", "median_ratio", **looks)
+        curve(axes, rows, "norm", "least_ratio", line=":", **unnamed)
+        curve(axes, shifted, "beside", "searched_ratio", **crosses)
     axes.set(xscale="log", yscale="log")
     axes.set(ylabel="‖∇f‖² / f (bottom: 0)")
     axes.set_xlabel(r"norm of every $U_j$, $V_j$ and $s_j$")
@@ -199,11 +195,17 @@ def _draw_risk_over_time(axes: Any, points: Points) -> None:
     """The largest and the median risk of each kind of problem, and the promise."""
     for looks, rows in series(points, "problems"):
         few_marks = looks | {"markevery": 0.2}
-        curve(axes, rows, "time", "largest", "o-", **few_marks)
-        curve(axes, rows, "time", "median", "o:", **few_marks | {"label": None})
+        curve(axes, rows, "time", "largest", **few_marks)
+        curve(axes, rows, "time", "median", line=":", **few_marks | {"label": None})
     _name_in_black(axes, "-", "largest of the problems")
     _name_in_black(axes, ":", "median of the problems")
-    curve(axes, points, "time", "promised", "--", color="black", label="promised")
+    promised: Looks = {
+        "line": "--",
+        "mark": None,
+        "color": "black",
+        "label": "promised",
+    }
+    curve(axes, points, "time", "promised", **promised)
     axes.set(yscale="log", xlabel="time until the promised end", ylabel="f / f(0)")
     axes.legend(fontsize=7)
 
@@ -211,11 +213,11 @@ def _draw_risk_over_time(axes: Any, points: Points) -> None:
 def _draw_travel(axes: Any, points: Points) -> None:
     """How far the weights of each layer travelled, over its bound: at most 1."""
     for layer, colour, mark in (
-        ("output", COLOURS[0], "o"),
+        ("output", COLOURS[0], OWN),
         ("input", COLOURS[1], "x"),
     ):
         label = f"{layer} weights"
-        scatter(axes, points, "risk", layer, mark, color=colour, label=label)
+        scatter(axes, points, "risk", layer, mark=mark, color=colour, label=label)
     axes.axhline(1.0, color="black", linestyle="--", linewidth=1)
     axes.set(
         xscale="log", ylim=(0, 1.25), xlabel="f(0) over the mean square of the labels"
@@ -276,7 +278,7 @@ def draw_noise(points: Points, canvas: Canvas) -> None:
 def _draw_shares_of_starts(axes: Any, points: Points) -> None:
     """A curve for each width over the bounds, and where a start counts as optimal."""
     by_width = series(points, "width", "width {}".format)
-    curves(axes, by_width, "bound_of_risk_share", "share_of_starts", "o-")
+    curves(axes, by_width, "bound_of_risk_share", "share_of_starts")
     for optimal_share in split(points, "optimal_share"):
         axes.axvline(
             optimal_share, color="black", linestyle="--", linewidth=1, label="optimal"
@@ -292,6 +294,6 @@ def _draw_times_to_half(axes: Any, points: Points) -> None:
     for place, (looks, rows) in enumerate(series(widest, "depth bias", _label)):
         # Two nets have the same values: they stand side by side.
         shifted = [{**row, "beside": row["deviation"] * 1.3**place} for row in rows]
-        curve(axes, shifted, "beside", "median_updates_to_half", "o-", **looks)
+        curve(axes, shifted, "beside", "median_updates_to_half", **looks)
     axes.set_xlabel("deviation of the start, widest net")
     axes.set_ylabel("median updates to half the risk")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from identity_matters.report.figures.drawing import (
     Canvas,
+    Looks,
     Points,
     curve,
     panels,
@@ -44,7 +45,6 @@ def draw_bound(points: Points, canvas: Canvas) -> None:
                 rows,
                 "updates",
                 "risk",
-                "o-",
                 markevery=_MARK_EVERY,
                 **looks | {"label": f"measured, {label}"},
             )
@@ -53,12 +53,12 @@ def draw_bound(points: Points, canvas: Canvas) -> None:
                 rows,
                 "updates",
                 "bound",
-                "o--",
+                line="--",
                 markevery=_MARK_EVERY,
                 **looks | {"label": f"bound, {label}"},
             )
-            floor = {**looks, "label": f"floor (S1), {label}", "linewidth": 0.8}
-            curve(axes, rows, "updates", "predicted_risk", ":", **floor)
+            floor = looks | {"label": f"floor (S1), {label}", "linewidth": 0.8}
+            curve(axes, rows, "updates", "predicted_risk", line=":", mark=None, **floor)
 
 
 def floor_points(run: Run) -> Iterator[dict]:
@@ -84,7 +84,8 @@ def draw_floor(points: Points, canvas: Canvas) -> None:
     with_product = [{**p, "norm_times_depth": p["depth"] * p["norm"]} for p in points]
     for looks, rows in series(with_product, "depth", "{} layers".format):
         curve(left, rows, "step", "excess_risk", markevery=_MARK_EVERY, **looks)
-        curve(left, rows, "step", "predicted_excess_risk", ":", color=looks["color"])
+        floor: Looks = {"line": ":", "mark": None, "color": looks["color"]}
+        curve(left, rows, "step", "predicted_excess_risk", **floor)
         curve(right, rows, "step", "norm_times_depth", markevery=_MARK_EVERY, **looks)
     left.plot([], [], ":", color=COLOURS[-1], label="floor that is predicted (S1)")
     left.set(yscale="log", xlabel="updates", ylabel="f − C")

@@ -95,7 +95,7 @@ def render(figure: Figure, points: Points) -> str:
         figure.draw(points, canvas)
         finish(canvas)
         svg = _as_svg(canvas, title)
-        if len(svg) > MOST_SVG_BYTES:
+        if len(svg.encode()) > MOST_SVG_BYTES:
             _make_marks_a_picture(canvas)
             svg = _as_svg(canvas, title)
     return svg.replace("</style>", f"{style.DARK_STYLE}</style>", 1)

@@ -9,7 +9,7 @@ import matplotlib
 
 # Okabe and Ito's colours, which readers with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# A series also has a marker and dashes of its own, so that it can be told in grey.
+# Markers and dashes of their own tell series apart in grey, too.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = (
     "-",
