@@ -189,14 +189,20 @@ def with_results(text: str, collection: Collection) -> str:
             f"<!-- {name}: written by `make report-reference` -->",
             f"<!-- end of {name} -->",
         ]
-        pieces = re.split(f"({'|'.join(marks)})", text)
-        if pieces[1::2] != marks:
-            raise ValueError(
-                f"the README must have these marks once, in this order: {marks}"
-            )
-        pieces[2] = f"\n\n{part}\n\n"
-        text = "".join(pieces)
+        text = _with_part(text, marks, part)
     return text
+
+
+def _with_part(text: str, marks: list[str], part: Markdown) -> str:
+    """`text` with `part` between its two marks; raises ValueError as `with_results`."""
+    # The parentheses make `split` keep the marks between the pieces.
+    pieces = re.split(f"({'|'.join(marks)})", text)
+    if pieces[1::2] != marks:
+        raise ValueError(
+            f"the README must have these marks once, in this order: {marks}"
+        )
+    before, _, _, _, after = pieces
+    return f"{before}{marks[0]}\n\n{part}\n\n{marks[1]}{after}"
 
 
 def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
@@ -284,11 +290,11 @@ def _markdown(
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
     every_group = [group for c in collections for group in c.groups]
     numbers = {name: number.value for name, number in paper.NUMBERS.items()}
-    findings, opening = _shown_findings(collections[0], pictures, directory)
+    findings, shown_above = _shown_findings(collections[0], pictures, directory)
     sections = []
     for claim in paper.CLAIMS.values():
         shown = [
-            _figure_above(name) if name in opening else text
+            _figure_above(name) if name in shown_above else text
             for name, (claim_id, text) in pictures.items()
             if claim_id == claim.id
         ]
@@ -318,11 +324,11 @@ def _shown_findings(
 ) -> tuple[list[_ShownFinding], set[str]]:
     """The findings, and the names of their figures: sections only refer to these."""
     findings = []
-    opening: set[str] = set()
+    shown_above: set[str] = set()
     for finding, text in _findings(collection):
         figure = None
-        if finding.figure in pictures and finding.figure not in opening:
-            opening.add(finding.figure)
+        if finding.figure in pictures and finding.figure not in shown_above:
+            shown_above.add(finding.figure)
             _, figure = pictures[finding.figure]
         shown_finding = _ShownFinding(
             title=Markdown(finding.title),
@@ -331,7 +337,7 @@ def _shown_findings(
             figure=figure,
         )
         findings.append(shown_finding)
-    return findings, opening
+    return findings, shown_above
 
 
 def _figure_above(name: str) -> Markdown:

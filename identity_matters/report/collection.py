@@ -30,10 +30,25 @@ class Group:
 
     runs: tuple[Run, ...]
 
-    first = property(lambda self: self.runs[0])
-    name = property(lambda self: f"{self.first.experiment}/{self.first.variant}")
-    scale = property(lambda self: self.first.summary["scale"])
-    claim = property(lambda self: self.first.summary["claim"])
+    @property
+    def first(self) -> Run:
+        """The run with the least seed."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """EXPERIMENT/VARIANT."""
+        return f"{self.first.experiment}/{self.first.variant}"
+
+    @property
+    def scale(self) -> str:
+        """ "paper" or "reduced"."""
+        return self.first.summary["scale"]
+
+    @property
+    def claim(self) -> str:
+        """The id of the claim in claims.toml."""
+        return self.first.summary["claim"]
 
     @property
     def verdict(self) -> str:
@@ -99,9 +114,14 @@ def of_claim(claim: str, groups: list[Group]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The finished runs of a directory.
+    """The runs of a directory that are done, and what is said of the others.
 
-    There is a line for each unfinished and for each unusable one.
+    Attributes:
+      name: "reference", "yours".
+      runs: those that are done and can be reported.
+      groups: the same runs.
+      unfinished: a line for each run that is not done; one that diverged is not.
+      problems: a line for each that cannot be used.
     """
 
     name: str
@@ -116,9 +136,13 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
 
     `problems` lists what the tables cannot use.
     """
-    found, problems = read_collection(directory)
+    every_run, problems = read_collection(directory)
+    unfinished = []
     runs = []
-    for run in (run for run in found if run.status == "done"):
+    for run in every_run:
+        if run.status != "done":
+            unfinished.append(f"{run.path}: {run.status}")
+            continue
         try:
             _check_can_be_reported(run)
             runs.append(run)
@@ -126,8 +150,13 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
             problems.append(
                 f"{run.path}: cannot be reported: {type(error).__name__} {error}"
             )
-    unfinished = [f"{run.path}: {run.status}" for run in found if run.status != "done"]
-    return Collection(name, runs, group_runs(runs), unfinished, problems)
+    return Collection(
+        name=name,
+        runs=runs,
+        groups=group_runs(runs),
+        unfinished=unfinished,
+        problems=problems,
+    )
 
 
 def _check_can_be_reported(run: Run) -> None:

@@ -71,9 +71,9 @@ def table(rows: Iterable[Row]) -> Markdown:
     Columns without any value are left out.
     """
     rows = list(rows)
-    columns = (
-        [name for name in rows[0] if any(row[name] for row in rows)] if rows else []
-    )
+    columns: list[str] = []
+    if rows:
+        columns = [name for name in rows[0] if any(row[name] for row in rows)]
     lines = [columns, ["---"] * len(columns)]
     lines += [[row[name] for name in columns] for row in rows]
     return Markdown("\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines))
@@ -98,18 +98,22 @@ def link(text: object, target: str) -> Markdown:
 def code(text: object) -> Markdown:
     """`text` as code within a line."""
     shown = visible(text)
-    longest = max((len(ticks) for ticks in re.findall("`+", shown)), default=0)
-    fence = "`" * (longest + 1)
-    blank = " " if longest else ""
+    ticks = _longest_row_of_ticks(shown)
+    fence = "`" * (ticks + 1)
+    blank = " " if ticks else ""
     return Markdown(f"{fence}{blank}{shown}{blank}{fence}")
 
 
 def code_block(text: object, language: str) -> Markdown:
     """`text` as one line of code in a block of its own."""
     shown = visible(text)
-    longest = max((len(ticks) for ticks in re.findall("`+", shown)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, _longest_row_of_ticks(shown) + 1)
     return Markdown(f"{fence}{language}\n{shown}\n{fence}")
+
+
+def _longest_row_of_ticks(text: str) -> int:
+    """Its length; the fence of code must be longer."""
+    return max((len(ticks) for ticks in re.findall("`+", text)), default=0)
 
 
 def summary(text: object) -> Markdown:

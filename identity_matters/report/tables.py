@@ -40,9 +40,9 @@ def headline(
     return Markdown(sentences.headline(claim.id, groups, most))
 
 
-def hardware_and_time(members: list[Group]) -> str:
+def hardware_and_time(groups: list[Group]) -> str:
     """The machines of the runs, and how long all of the runs took together."""
-    origins = [origin(run) for group in members for run in group.runs]
+    origins = [origin(run) for group in groups for run in group.runs]
     if not origins:
         return ""
     machines = "; ".join(
@@ -53,7 +53,7 @@ def hardware_and_time(members: list[Group]) -> str:
     return f"{machines}: {seconds} for {count}"
 
 
-def command(claim: paper.Claim, members: list[Group]) -> str:
+def command(claim: paper.Claim, groups: list[Group]) -> str:
     """The command that reproduces a claim.
 
     It is the claim's own, or the make targets of its experiments.
@@ -62,7 +62,7 @@ def command(claim: paper.Claim, members: list[Group]) -> str:
         "make bench"
         if "benchmark" in group.name
         else f"make reproduce-{group.first.experiment}"
-        for group in members
+        for group in groups
     ]
     chosen = claim.command or " && ".join(dict.fromkeys(targets))
     return markdown.code(chosen) if chosen else ""
@@ -96,12 +96,12 @@ def claims_table(
         yield row
 
 
-def table_2(members: list[Group]) -> Iterator[Row]:
+def table_2(groups: list[Group]) -> Iterator[Row]:
     """Published top-1 errors beside ours at paper scale.
 
     Ours are those of the last group of each variant.
     """
-    ours = {group.first.variant: group for group in members if group.scale == "paper"}
+    ours = {group.first.variant: group for group in groups if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
             variant = f"{dataset}/{paper.REPORT['nets'][method]}"
@@ -131,12 +131,12 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
     }
 
 
-def reduced_cifar(members: list[Group]) -> Iterator[Row]:
+def reduced_cifar(groups: list[Group]) -> Iterator[Row]:
     """Reduced CIFAR runs beside Table 2.
 
     Malformed records leave the share of operations empty.
     """
-    for group in members:
+    for group in groups:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)
         if group.first.experiment == "cifar" and group.scale == "reduced" and published:
