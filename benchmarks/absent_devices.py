@@ -85,6 +85,7 @@ def _gpu_devices(name: str) -> list[jax.Device]:
     return devices
 
 
+@functools.cache  # once is enough
 def _lower_for_cuda_without_a_gpu() -> None:
     """From here on JAX in this process takes "gpu" for "cuda", though it found no GPU.
 

@@ -53,7 +53,7 @@ class Instruction(NamedTuple):
     """One line: ``ROOT %name = shape opcode(inside), attributes``.
 
     Attributes:
-      root: "ROOT " in the line whose result is that of the computation, else None.
+      is_root: whether its result is that of the computation.
       name: without the %.
       shape: of the result, an array or a tuple of shapes.
       opcode: such as "fusion" or "dynamic-slice".
@@ -61,7 +61,7 @@ class Instruction(NamedTuple):
       attributes: such as ", kind=kLoop, calls=%write".
     """
 
-    root: str | None
+    is_root: bool
     name: str
     shape: str
     opcode: str
@@ -132,7 +132,7 @@ class Computation:
     @property
     def results(self) -> list[str]:
         """The names of the instructions whose results the computation returns."""
-        (root,) = [instruction for instruction in self.instructions if instruction.root]
+        (root,) = [line for line in self.instructions if line.is_root]
         return root.operands if root.opcode == "tuple" else [root.name]
 
     @functools.cached_property
@@ -160,6 +160,7 @@ class Program(NamedTuple):
 
     def branches(self, conditional: Instruction) -> list[str]:
         """The computations that a conditional chooses from."""
+        # Metadata comes last; it quotes the source, which may have any names.
         before_metadata = conditional.attributes.split("metadata")[0]
         names = _NAME.findall(before_metadata)
         return [name for name in names if name in self.computations]
@@ -180,7 +181,8 @@ def parse(text: str) -> Program:
             if head[1]:
                 entry = current
         elif match := _INSTRUCTION.match(line):
-            instructions[current].append(Instruction(*match.groups()))
+            root, *fields = match.groups()
+            instructions[current].append(Instruction(root is not None, *fields))
         elif line.startswith(" ") and " = " in line:
             raise ValueError(
                 f"this line of a compiled program cannot be read: {line.strip()[:60]}"

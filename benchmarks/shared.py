@@ -51,14 +51,15 @@ def alone(function: Callable[..., Any], *arguments: Any) -> Any:
         process.start()
         sender.close()  # so that the end of the process is the end of the pipe
         try:
-            result, raised = receiver.recv()
+            answer = receiver.recv()
         except EOFError:
-            result, raised = None, CrashedError()
+            answer = None
         process.join()
         printed = errors.read_text(errors="replace")
     sys.stderr.write(printed)
-    if isinstance(raised, CrashedError):
+    if answer is None:
         raise CrashedError(_how_it_ended(process.exitcode, printed))
+    result, raised = answer
     if raised is not None:
         raise raised
     return result

@@ -29,17 +29,18 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
         if record["kind"] not in ("train", "evaluation"):
             continue
         result = results[record["cell"]]
-        net = {
+        row = {
             # Leave out the depth: each depth has a panel of its own.
             "net": result["net"].split("/")[0].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             "step": record["step"],
         }
+        # The last record of a training may average a few batches only.
+        is_whole = record["step"] % result["train"]["steps_per_log"] == 0
         if record["kind"] == "evaluation":
-            yield {**net, "test_error_percent": record["test_error_percent"]}
-        # The last point may average a few batches only.
-        elif record["step"] % result["train"]["steps_per_log"] == 0:
-            yield {**net, **pick(record, "loss error_percent")}
+            yield {**row, "test_error_percent": record["test_error_percent"]}
+        elif is_whole:
+            yield {**row, **pick(record, "loss error_percent")}
 
 
 def draw_ablation(points: Points, canvas: Canvas) -> None:

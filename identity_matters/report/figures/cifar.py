@@ -68,7 +68,10 @@ def _draw_published(axes: Any, percent: float) -> None:
 def ratio_points(run: Run) -> Iterator[dict]:
     """||h(x)|| / ||x|| of every block before training and at the end."""
     evaluations = of_kind(run, "evaluation")
-    for record in evaluations[:1] + evaluations[1:][-1:]:
+    last = len(evaluations) - 1
+    for place, record in enumerate(evaluations):
+        if place not in (0, last):
+            continue
         for block, ratio in enumerate(record["residual_ratio"], start=1):
             yield {"step": record["step"], "block": block, "residual_ratio": ratio}
 

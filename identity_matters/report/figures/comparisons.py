@@ -116,7 +116,8 @@ def draw_starts(points: Points, canvas: Canvas) -> None:
 def table_2_points(run: Run) -> Iterator[dict]:
     """The arms of `table_2`, with operations and batch norm as columns."""
     if run.variant.endswith("/table_2"):
-        metrics, train = run.summary["metrics"], run.config["train"]
+        metrics = run.summary["metrics"]
+        train = run.config["train"]
         examples = train["steps"] * train["batch_examples"]
         for point in arm_points(run):
             per_example = metrics[f"training_flops_per_example/{point['arm']}"]

@@ -12,6 +12,7 @@ from identity_matters.report.figures.drawing import (
 )
 from identity_matters.report.figures.registry import figure
 from identity_matters.report.figures.style import COLOURS, DEPTH_TIMES_NORM
+from identity_matters.report.records import of_kind
 from identity_matters.runs import Run
 
 _MARK_EVERY = 5  # of the updates whose risk is known
@@ -63,16 +64,20 @@ def draw_bound(points: Points, canvas: Canvas) -> None:
 
 def floor_points(run: Run) -> Iterator[dict]:
     """One row for each evaluation of the trainings whose floor is predicted."""
-    results = {r["cell"]: r for r in run.records if "predicted_excess_risk" in r}
-    for record in run.records if results else ():
-        if record["kind"] == "evaluation" and record["cell"] in results:
+    results = {
+        record["cell"]: record
+        for record in run.records
+        if "predicted_excess_risk" in record
+    }
+    if not results:
+        return  # another variant, whose records have no kind
+    for record in of_kind(run, "evaluation"):
+        if result := results.get(record["cell"]):
             yield {
-                "depth": results[record["cell"]]["depth"],
+                "depth": result["depth"],
                 "step": record["step"],
                 "excess_risk": record["test_loss"],
-                "predicted_excess_risk": results[record["cell"]][
-                    "predicted_excess_risk"
-                ],
+                "predicted_excess_risk": result["predicted_excess_risk"],
                 "norm": max(record["residual_ratio"]),
             }
 
