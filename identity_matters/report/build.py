@@ -268,10 +268,7 @@ def _seeds(shown: list[Run]) -> str:
 
 
 def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
-    """All finished runs of an experiment.
-
-    Reduced ones are taken only if a variant has no others.
-    """
+    """The finished runs of an experiment; reduced ones if a variant has no others."""
     runs = [run for run in collection.runs if run.experiment == experiment]
     full = {run.variant for run in runs if run.summary["scale"] == "paper"}
     return [

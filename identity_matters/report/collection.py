@@ -23,10 +23,7 @@ REDUCED = " (reduced)"
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Finished runs that differ only in their seeds.
-
-    They have one experiment, variant and scale.
-    """
+    """Finished runs of one experiment, variant and scale, with different seeds."""
 
     runs: tuple[Run, ...]
 
@@ -52,10 +49,7 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds.
-
-        If they disagree, it is each one with its count, largest first.
-        """
+        """The verdict of all seeds, or each one with its count, largest first."""
         counts = collections.Counter(
             run.summary["verdict"] for run in self.runs
         ).most_common()
@@ -73,10 +67,7 @@ class Group:
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
-        """Mean ± standard deviation over the seeds that have the metric.
-
-        Their number is added if some lack it.
-        """
+        """Mean ± standard deviation over the seeds, with n if some lack the metric."""
         metrics = [run.summary["metrics"] for run in self.runs]
         values = [
             values_of_run[name] for values_of_run in metrics if name in values_of_run
@@ -94,10 +85,7 @@ def seeds_disagree(verdict: str) -> bool:
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Groups finished runs that differ only in their seeds.
-
-    They are sorted by claim, in the order of claims.toml, and then by name.
-    """
+    """The groups of finished runs, in the order of claims.toml, and then by name."""
     places = {claim: place for place, claim in enumerate(paper.CLAIMS)}
     groups: dict[tuple, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
@@ -170,10 +158,7 @@ def _check_can_be_reported(run: Run) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a finished run comes from, in words.
-
-    There are several entries if it was resumed elsewhere.
-    """
+    """Where a finished run comes from, in words; several entries if it was resumed."""
 
     commits: list[str]
     started: str

@@ -66,10 +66,7 @@ def bullets(texts: Iterable[object]) -> Markdown:
 
 
 def table(rows: Iterable[Row]) -> Markdown:
-    """The rows as a table in GitHub's Markdown.
-
-    Columns without any value are left out.
-    """
+    """The rows as a table in GitHub's Markdown, without columns that have no value."""
     rows = list(rows)
     columns: list[str] = []
     if rows:

@@ -19,13 +19,11 @@ _PARTS = ("figures", "tables")  # what the pages link to
 
 @contextlib.contextmanager
 def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A new directory for the report.
+    """A new directory for the report, whose content replaces that of `directory`.
 
-    If nothing fails, its content replaces that of `directory`.
-
-    Figures and tables go first, then the pages that name them. Only then is what no
-    page names any more deleted. Directories that killed reports left behind are
-    removed.
+    If the report cannot be built, nothing is replaced. Figures and tables go first,
+    then the pages that name them. Only then is what no page names any more deleted.
+    Directories that killed reports left behind are removed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _remove_left_over(directory)
@@ -52,10 +50,7 @@ def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _remove_left_over(directory: pathlib.Path) -> None:
-    """Removes the directories of reports that were killed.
-
-    Those of reports at work stay.
-    """
+    """Removes the directories of reports that were killed, not of those at work."""
     for path in directory.glob(f"{_PREFIX}*"):
         with (
             contextlib.suppress(runs.RunError, OSError),

@@ -14,7 +14,7 @@ def of_kind(run: Run, kind: str, name: str = "kind") -> list[dict]:
 def pick(record: dict, names: str) -> dict:
     """Some fields of a record, named in one string; "new=old" renames one.
 
-    The string is the header of a table: a figure lists its columns as it prints them.
+    The names are in one string because they are also the columns of the figure's CSV.
     """
     picked = {}
     for name in names.split():

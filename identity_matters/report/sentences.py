@@ -108,7 +108,7 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
     for sentence in paper.CLAIMS[claim].ours:
         with contextlib.suppress(MissingValueError):
             text, used = fill(sentence, groups)
-            filled.append(_Filled(text, _seeds(used)))
+            filled.append(_Filled(text, _seeds_in_brackets(used)))
     # Consecutive sentences of the same number of seeds give it once, after the last.
     parts = []
     for seeds, alike in itertools.groupby(filled[:most], key=lambda part: part.seeds):
@@ -116,7 +116,7 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
     return "; ".join(parts)
 
 
-def _seeds(groups: list[Group]) -> str:
+def _seeds_in_brackets(groups: list[Group]) -> str:
     """ " (n = 3)", " (n = 1 and 3, reduced)": how many seeds these groups have."""
     counts = sorted({len(group.runs) for group in groups})
     is_reduced = any(group.scale == "reduced" for group in groups)
@@ -125,10 +125,7 @@ def _seeds(groups: list[Group]) -> str:
 
 
 def verdicts(claim: str, groups: list[Group]) -> str:
-    """The verdicts on a claim: counted if they agree, else by variant.
-
-    Reduced runs are marked.
-    """
+    """The verdicts on a claim, counted if they agree, else by variant."""
     variants_by_verdict = collections.defaultdict(list)
     for group in of_claim(claim, groups):
         variants_by_verdict[group.scale, group.verdict].append(group.first.variant)

@@ -54,10 +54,7 @@ def hardware_and_time(groups: list[Group]) -> str:
 
 
 def command(claim: paper.Claim, groups: list[Group]) -> str:
-    """The command that reproduces a claim.
-
-    It is the claim's own, or the make targets of its experiments.
-    """
+    """What reproduces a claim: its own command, or make targets of its experiments."""
     targets = [
         "make bench"
         if "benchmark" in group.name
@@ -97,10 +94,7 @@ def claims_table(
 
 
 def table_2(groups: list[Group]) -> Iterator[Row]:
-    """Published top-1 errors beside ours at paper scale.
-
-    Ours are those of the last group of each variant.
-    """
+    """Published top-1 errors beside ours at paper scale, of a variant's last group."""
     ours = {group.first.variant: group for group in groups if group.scale == "paper"}
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
@@ -132,10 +126,7 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(groups: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2.
-
-    Malformed records leave the share of operations empty.
-    """
+    """Reduced CIFAR runs beside Table 2; malformed records leave the share empty."""
     for group in groups:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)
@@ -217,11 +208,11 @@ def provenance_table(group: Group, directory: pathlib.Path) -> Iterator[Row]:
         place = os.path.relpath(run.path, directory)
         yield {
             "run directory": markdown.link(f"{group.name}/seed={run.seed}", place),
-            **_origin(run),
+            **_origin_cells(run),
         }
 
 
-def _origin(run: Run) -> Row:
+def _origin_cells(run: Run) -> Row:
     """Every commit and machine of a run, when it started, and how long it took."""
     written = origin(run)
     return {
@@ -239,7 +230,7 @@ def every_run(collections: list[Collection], directory: pathlib.Path) -> Iterato
             yield {
                 "collection": collection.name,
                 "run directory": os.path.relpath(run.path, directory),
-                **_origin(run),
+                **_origin_cells(run),
             }
 
 

@@ -102,9 +102,9 @@ def draw_starts(points: Points, canvas: Canvas) -> None:
             placed = [{**point, "place": place} for point in of_arm]
             trained = [point for point in placed if not point["failed"]]
             failed = [point for point in placed if point["failed"]]
-            columns = ("test_error_percent", "place")
-            scatter(axes, trained, *columns, color=COLOURS[0], markersize=6)
-            scatter(axes, failed, *columns, **_FAILED)
+            error_and_place = ("test_error_percent", "place")
+            scatter(axes, trained, *error_and_place, color=COLOURS[0], markersize=6)
+            scatter(axes, failed, *error_and_place, **_FAILED)
             rates = sorted({point["learning_rate"] for point in of_arm})
             tuned = " or ".join(f"{rate:g}" for rate in rates)
             names.append(f"{arm.replace('_', ' ')}, rate {tuned}")

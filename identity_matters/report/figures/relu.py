@@ -66,12 +66,10 @@ def draw_limits(points: Points, canvas: Canvas) -> None:
 
 def _label(net: tuple) -> str:
     """The label of (depth, bias) or (depth, width, bias)."""
-    depth, *width, bias = net
-    names = [
-        f"ℓ = {depth}",
-        *(f"k = {k}" for k in width),
-        "biases" if bias else "no biases",
-    ]
+    depth, *width_if_any, bias = net
+    names = [f"ℓ = {depth}"]
+    names += [f"k = {width}" for width in width_if_any]
+    names.append("biases" if bias else "no biases")
     return ", ".join(names)
 
 
