@@ -20,7 +20,8 @@ from identity_matters import paper
 from identity_matters.report.collection import Collection, contradictions, read
 from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 
-# The colour of a verdict: that of the first of these words in it.
+# The colour of a verdict: that of the first of these that it contains. So "not
+# reproduced" must come before "reproduced", and "", which all contain, at the end.
 _STYLES = {
     "not reproduced": "red",
     "counterexample": "yellow",

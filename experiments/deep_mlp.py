@@ -76,12 +76,16 @@ _LONG = {
 
 def _changes(variant: str) -> dict:
     length = _LONG if "/long/" in variant else _SHORT
-    return {**length, "nets": _nets(question=variant.split("/")[-1])}
+    return {**length, "nets": _nets(variant.split("/")[-1])}
 
 
-def _nets(question: str) -> dict[str, dict]:
-    """The nets to compare: name -> changes of the model settings."""
-    if question == "orthogonal":
+def _nets(compared: str) -> dict[str, dict]:
+    """The nets to compare: name -> changes of the model settings.
+
+    `compared` is "orthogonal", for two activations from orthogonal weights, or an
+    activation, for nets with and without the identity.
+    """
+    if compared == "orthogonal":
         return {
             activation: {
                 "identity": False,
@@ -91,12 +95,12 @@ def _nets(question: str) -> dict[str, dict]:
             for activation in ("relu", "linear")
         }
     return {
-        "identity": {"identity": True, "activation": question},
+        "identity": {"identity": True, "activation": compared},
         # The same weights without the identity.
-        "plain_near_zero": {"identity": False, "activation": question},
+        "plain_near_zero": {"identity": False, "activation": compared},
         "plain_standard": {
             "identity": False,
-            "activation": question,
+            "activation": compared,
             "initialization": "standard",
         },
     }
@@ -284,9 +288,11 @@ def _gradients_are_attenuated(plain: list[dict], identity: list[dict]) -> bool:
 
     Every layer has a smaller gradient than any layer of the net of the same depth.
     """
-    least = {record["depth"]: record["least_gradient_norm"] for record in identity}
+    least_by_depth = {
+        record["depth"]: record["least_gradient_norm"] for record in identity
+    }
     return all(
-        record["largest_gradient_norm"] < least[record["depth"]]
+        record["largest_gradient_norm"] < least_by_depth[record["depth"]]
         for record in where(plain, deep=True)
     )
 

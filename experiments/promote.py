@@ -100,10 +100,11 @@ def _require_judgement(path: pathlib.Path, run: runs.Run) -> None:
 
 
 def _copy(run: runs.Run, target: pathlib.Path) -> bool:
-    """Copies a run to `target` as a whole or not at all; True if it replaced another.
+    """Copies a run to `target`; returns whether it replaced another.
 
-    Between its two renames the old run lies beside `target`; the next promotion puts it
-    back.
+    What is at `target` is a whole run at any time, or nothing: if the copy is cut off
+    between its two renames, the old run lies beside `target`, and the next promotion
+    puts it back.
     """
     fresh = target.with_name(f".new-{target.name}")
     old = target.with_name(f".old-{target.name}")

@@ -45,8 +45,9 @@ def _main(_: list[str]) -> int:
             commands.show(
                 f"{directory} has no finished run: the report shows the reference alone"
             )
-    for problem in [problem for found in collections for problem in found.problems]:
-        commands.complain(f"skipped: {problem}")
+    for read_runs in collections:
+        for problem in read_runs.problems:
+            commands.complain(f"skipped: {problem}")
     try:
         if _REFERENCE_ONLY.value:
             written = _write_with_readme(collections, directory)

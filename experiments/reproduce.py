@@ -182,6 +182,7 @@ def _variants(name: str) -> tuple[str, ...]:
 def _quick_jobs(jobs: list[Job]) -> list[Job]:
     """The quickest job of each experiment and seed, if it is quick at all."""
     slowest_first = sorted(jobs, key=lambda job: -job.expected_seconds)
+    # Of the jobs with one key a dict keeps the last, which is the quickest.
     quickest = {(job.name, job.seed): job for job in slowest_first}
     return [job for job in quickest.values() if job.expected_seconds <= DEMO_SECONDS]
 

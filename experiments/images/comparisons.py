@@ -62,7 +62,7 @@ _DIGITS = {
     "steps": 400,
     "batch_examples": 64,
     "steps_per_log": 25,
-    **settings.DIGITS_EVERY,
+    **settings.DIGITS_INTERVALS,
 }
 _SHORT = {"steps": 2000, "batch_examples": 128, "steps_per_checkpoint": 200}
 _LONG = {"steps": 7800, "batch_examples": 128, "steps_per_checkpoint": 200}
@@ -205,11 +205,11 @@ VARIANTS = {
 get_config = configs(_VARIANTS)
 
 
-def trials(*, variant: str, **settings) -> list[dict]:
+def trials(*, variant: str, **of_protocol) -> list[dict]:
     """A final training for each arm, after five tuning trials unless it was tuned."""
-    if "tuned_rates" in settings:
-        return protocol.final_trials(**settings)
-    return protocol.trials(**settings)
+    if "tuned_rates" in of_protocol:
+        return protocol.final_trials(**of_protocol)
+    return protocol.trials(**of_protocol)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:

@@ -132,8 +132,11 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
         return run.Verdict("imagenet-miniature", metrics, reproduced(learned))
     is_papers_net = config["model"]["name"] == "all_conv_residual"
     claim = "table-2-imagenet" if is_papers_net else "table-2-other-rows"
-    examples = (metrics["train_examples"], metrics["test_examples"])
-    is_complete = examples == tuple(imagenet.PUBLISHED_EXAMPLES.values())
+    examples = {
+        "train": metrics["train_examples"],
+        "validation": metrics["test_examples"],
+    }
+    is_complete = examples == imagenet.PUBLISHED_EXAMPLES
     if config["scale"] != "paper" or not is_complete:
         return run.Verdict(claim, metrics, "not comparable")
     # The published error of ResNet-34 is of option A and with ten crops,

@@ -29,7 +29,7 @@ DATA = {
     "data_dir": "data",  # where `make data` put the data sets
 }
 DIGITS = {"dataset": "digits", "pad_pixels_per_side": 0, "flip": False}
-DIGITS_EVERY = {"steps_per_evaluation": 100, "steps_per_checkpoint": 100}
+DIGITS_INTERVALS = {"steps_per_evaluation": 100, "steps_per_checkpoint": 100}
 IMAGENET_DATA = {
     "dataset": imagenet.NAME,
     "data_dir": "data",  # where `make data` put the data sets

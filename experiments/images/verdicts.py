@@ -94,9 +94,9 @@ def compare_with_published(
         for name, error in published.items()
     )
     paper = {
-        f"{name}{step}_percent": error
+        f"{name}{suffix}_percent": error
         for name, error in published.items()
-        for step in ("", "_best")
+        for suffix in ("", "_best")
     }
     verdict = reproduced(holds) if comparable else "not comparable"
     return Verdict(claim=claim, metrics=metrics, verdict=verdict, paper=paper)

@@ -111,7 +111,7 @@ def measure_certified(trial: CertifiedTrial, key: jax.Array) -> dict:
     # A NaN has left the ball, and has not fallen.
     radii = np.array([certificate.norm for certificate in certificates])
     stayed = end.norm <= radii * (1 + _ROUNDING)
-    fell = end.slowest_decrease <= 1 + _ROUNDING
+    fell = end.largest_share_of_promise <= 1 + _ROUNDING
     return {
         "certified": len(certified),
         "left_the_ball": int(np.sum(~stayed)),
@@ -172,13 +172,14 @@ class _End(NamedTuple):
     Attributes:
       first_excess, last_excess: f - C.
       norm: a bound on |||A||| on the way.
-      slowest_decrease: the slowest decrease of f - C in one update, over `factors`.
+      largest_share_of_promise: f - C after an update over what `factors` promise
+        there, the largest over all updates; above 1 the risk fell too slowly.
     """
 
     first_excess: np.ndarray
     last_excess: np.ndarray
     norm: np.ndarray
-    slowest_decrease: np.ndarray
+    largest_share_of_promise: np.ndarray
 
 
 def _descend(
@@ -212,16 +213,17 @@ def _descend_one(R, Sigma, learning_rate, factor, depth, updates) -> tuple:
     first, gradient = evaluate(zero)
 
     def update(_, carry):
-        A, excess, gradient, norm, slowest = carry
+        A, excess, gradient, norm, largest_share = carry
         A = A - learning_rate * gradient
         new_excess, gradient = evaluate(A)
-        decrease = new_excess / (factor * jnp.maximum(excess, _RISK_FLOOR * first))
+        promised = factor * jnp.maximum(excess, _RISK_FLOOR * first)
+        largest_share = jnp.maximum(largest_share, new_excess / promised)
         norm = jnp.maximum(norm, _norm_bound(A))
-        return A, new_excess, gradient, norm, jnp.maximum(slowest, decrease)
+        return A, new_excess, gradient, norm, largest_share
 
     start = (zero, first, gradient, 0.0, 0.0)
-    _, last, _, norm, slowest = jax.lax.fori_loop(0, updates, update, start)
-    return first, last, norm, slowest
+    _, last, _, norm, largest_share = jax.lax.fori_loop(0, updates, update, start)
+    return first, last, norm, largest_share
 
 
 def _norm_bound(A):
@@ -377,10 +379,12 @@ def build(*, question: str, **settings) -> tuple:
 
 
 def _check_escape(trial: EscapeTrial) -> None:
+    """ValueError for noises, targets or a risk that (V5) does not cover."""
     # Starts are clipped at 3 deviations, and (V5) asks for positive weights.
     require_between(0, 1 / 3, noises=trial.noises)
     require_between(-math.inf, math.inf, targets=trial.target)
     for r in trial.target:
+        # Raises if it cannot be computed for this target and risk.
         escape.escape_time(np.ones(trial.depth), r, 1.0, trial.risk)
 
 

@@ -175,11 +175,11 @@ class Training:
             nets.init_variables(net, init_key, split.x.shape[1:])
         )
         self.indices, _ = batch_plan(
-            int(jax.random.bits(order_key, dtype=jnp.uint32)),
-            len(split.x),
-            settings["batch_examples"],
-            0,
-            settings["step_count"],
+            seed=int(jax.random.bits(order_key, dtype=jnp.uint32)),
+            num_examples=len(split.x),
+            batch_examples=settings["batch_examples"],
+            first_step=0,
+            steps=settings["step_count"],
         )
 
     def start(self) -> dict:

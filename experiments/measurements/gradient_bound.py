@@ -291,6 +291,7 @@ def _checked_data(kind: str, settings: dict) -> dict:
         "singular": kind == "singular",
     }
     rng = np.random.default_rng(0)
+    # Raises if one of `data` is out of range.
     random_matrices.second_moments(rng, 1, settings["width"], **data)
     bounds = settings["histogram_log10"]
     if len(bounds) != 2 or bounds[0] >= bounds[1]:

@@ -26,6 +26,7 @@ def build(**trial) -> types.SimpleNamespace:
     # ||Sigma|| = 1 loses nothing: the scale of the data only rescales f.
     condition = trial["max_condition_log10"]
     data = {"scale_log10": (0.0, 0.0), "max_condition_log10": condition}
+    # Raises if the condition number is out of range.
     random_matrices.second_moments(np.random.default_rng(0), 1, trial["width"], **data)
     require_between(0, 1, taus=trial.get("taus", 0.5))
     sizes = trial.get("target_sizes", (0.0,))

@@ -20,7 +20,7 @@ import numpy as np
 from identity_matters.relu import model
 from identity_matters.relu.problems import Setting
 
-_DIGITS = 6  # significant digits that `short` keeps
+_DIGITS = 6  # significant digits that `rounded` keeps
 
 
 def random_blocks(
@@ -66,6 +66,6 @@ def repeated_in_turn(batch: Any, times: int) -> Any:
     return jax.tree.map(lambda part: np.concatenate([part] * times), batch)
 
 
-def short(values) -> list:
+def rounded(values) -> list:
     """Numbers that only figures and counts use, rounded to `_DIGITS` digits."""
     return [float(f"{value:.{_DIGITS}g}") for value in np.asarray(values, np.float64)]

@@ -9,11 +9,13 @@ from experiments import run
 from experiments.measurements.relu_nets import (
     gaussian_blocks,
     repeated_in_turn,
-    short,
+    rounded,
 )
 from experiments.run.measuring import generator
 from identity_matters.relu import model, origin, problems
 from identity_matters.relu.problems import Setting
+
+_HALF = 0.5  # of f(0)
 
 
 class NoiseTrial(NamedTuple):
@@ -64,9 +66,9 @@ def noise(trial: NoiseTrial, key: jax.Array) -> dict:
     stalled = squared_gradient <= trial.stalled_ratio * risks[:, -1]
     travelled = _by_scale(trial, numbers["travelled"])
     return {
-        "final_risk_share": [short(row) for row in shares[:, :, -1]],
+        "final_risk_share": [rounded(row) for row in shares[:, :, -1]],
         "stalled": _by_scale(trial, stalled).tolist(),
-        "halved_share": (shares <= 0.5).any(axis=2).mean(axis=1).tolist(),
+        "halved_share": (shares <= _HALF).any(axis=2).mean(axis=1).tolist(),
         "median_updates_to_half": [
             _median_updates_to_half(trial, shares_of_scale)
             for shares_of_scale in shares
@@ -112,7 +114,7 @@ def _median_updates_to_half(trial: NoiseTrial, shares: np.ndarray) -> float | No
     Returns:
       The median over the starts that come so far; None if none does.
     """
-    is_half = shares <= 0.5
+    is_half = shares <= _HALF
     updates = np.argmax(is_half, axis=1) * trial.updates_per_record
     comes_so_far = is_half.any(axis=1)
     return float(np.median(updates[comes_so_far])) if comes_so_far.any() else None

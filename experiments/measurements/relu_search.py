@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.measurements.relu_nets import random_blocks, short
+from experiments.measurements.relu_nets import random_blocks, rounded
 from experiments.relu_search import BAD, KINDS, NO_NEGATIVE_CURVATURE
 from experiments.run.measuring import generator
 from identity_matters.relu import (
@@ -126,10 +126,10 @@ def search(trial: SearchTrial, key: jax.Array) -> dict:
             float(ratios_at_bad.min()) if len(ratios_at_bad) else None
         ),
         "certificates": _certificates(trial, limits),
-        "gradient_norm": short(numbers["gradient_norm"]),
-        "risk_share": short(numbers["risk_share"]),
-        "max_norm": short(numbers["max_norm"]),
-        "bound_coefficient": short(numbers["bound_coefficient"]),
+        "gradient_norm": rounded(numbers["gradient_norm"]),
+        "risk_share": rounded(numbers["risk_share"]),
+        "max_norm": rounded(numbers["max_norm"]),
+        "bound_coefficient": rounded(numbers["bound_coefficient"]),
     }
 
 
@@ -301,8 +301,8 @@ def linear_control(trial: ControlTrial, key: jax.Array) -> dict:
     is_critical = numbers["gradient_norm"] <= trial.gradient_tolerance
     inside = is_critical & (norm < trial.radius)
     return {
-        "risk_share": short(share),
-        "max_norm": short(norm),
+        "risk_share": rounded(share),
+        "max_norm": rounded(norm),
         "critical_inside": int(inside.sum()),
         "bad_inside": int((inside & (share > trial.optimal_share)).sum()),
     }
