@@ -172,7 +172,7 @@ def read_test(
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
 ) -> dict:
-    """The same for evaluation: the centre, after resizing the shorter side."""
+    """Test images at `indices`: the shorter side is resized, then the centre is cut."""
 
     def write(image, place, out):
         views.eval_view(image, shorter_side_pixels, out)

@@ -1,10 +1,9 @@
 """A miniature `imagenet2012`, for tests, benchmarks and a first try.
 
-Making it does not need TensorFlow.
-
 `write` makes one from any JPEGs, `prepare` from generated images of a few classes that
 a network can learn to tell apart. The files are what tensorflow_datasets' own builder
-would write, except that the examples keep the order in which they are given.
+would write, except that the examples keep the order in which they are given. Making
+one does not need TensorFlow.
 """
 
 import os
@@ -21,9 +20,9 @@ GENERATED_HEIGHT_PIXELS = 375
 GENERATED_WIDTH_PIXELS = 500
 _GENERATED_QUALITY = 95
 _NOISE = 14.0
-# What `prepare` makes; _SCALE is that of the sides, relative to the usual ones.
+# What `prepare` makes.
 CLASSES = 10
-_SCALE = 0.25
+_SCALE = 0.25  # side lengths, as a fraction of GENERATED_*_PIXELS
 _TRAIN_EXAMPLES_PER_VALIDATION = 4
 
 
@@ -70,10 +69,8 @@ def generate_jpegs(
 ) -> list[bytes]:
     """`count` JPEGs of smooth random colours and some noise.
 
-    Their sides are `scale` times ImageNet's.
-
-    With `labels`, one for each image, the relative phases of the colours are those of
-    the label.
+    Their sides are around `scale` times GENERATED_*_PIXELS. With `labels`, one for each
+    image, the relative phases of the colours are those of the label.
     """
     import cv2
 
@@ -133,9 +130,9 @@ def write(
 
     directory = pathlib.Path(builder.data_dir)
     directory.mkdir(parents=True)
-    most = -(-max(map(len, splits.values())) // shards)
+    examples_per_shard = -(-max(map(len, splits.values())) // shards)
     writer = tfds.core.SequentialWriter(
-        builder.info, most, file_format=imagenet.FILE_FORMAT
+        builder.info, examples_per_shard, file_format=imagenet.FILE_FORMAT
     )
     writer.initialize_splits(list(splits))
     for split, examples in splits.items():

@@ -1,6 +1,7 @@
 """Preparing data sets: downloads, checks of archives, and arrays for `datasets.load`.
 
-Only this needs tensorflow_datasets, TensorFlow or the network.
+Only this needs TensorFlow or the network. tensorflow_datasets is needed here, and for
+ImageNet and its miniature.
 """
 
 import importlib.util

@@ -68,8 +68,8 @@ CONVOLUTIONS = (
     Convolution(width_factor=2, size=3),
     Convolution(width_factor=2, size=1),
 )
-# After two strides of 2, the map must be at least
-# 3x3 for the 3x3 convolution without padding.
+# After two strides of 2, the map must be at least 3x3 for the 3x3 convolution without
+# padding.
 LEAST_SIDE_PIXELS = 9
 DENSE_BLOCKS = 3
 # Stages of a ResNet for small images.
@@ -216,11 +216,13 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        # One zero on each side centers the kernels
-        # on the pixels that the shortcut takes.
+        # One zero on each side centers the kernels on the pixels that the shortcut
+        # takes.
         conv = functools.partial(self.conv, self.channels, (3, 3), padding=1)
-        h = nn.relu(self.norm(name="norm1")(conv(strides=self.stride, name="conv1")(x)))
-        h = self.norm(name="norm2")(conv(name="conv2")(h))
+        h = conv(strides=self.stride, name="conv1")(x)
+        h = nn.relu(self.norm(name="norm1")(h))
+        h = conv(name="conv2")(h)
+        h = self.norm(name="norm2")(h)
         if not self.projected:
             x = layers.pad_channels(x[:, :: self.stride, :: self.stride], self.channels)
         elif self.stride > 1:

@@ -36,7 +36,8 @@ def drawn_by(draw: Callable) -> Callable:
     return initializer
 
 
-# Initial values, by name, of the leaves that are not `Drawn`.
+# Initial values, by name, of the leaves that are not `Drawn`. `Net.init` takes them
+# whatever initializer a Flax layer has for such a leaf.
 CONSTANTS = {"bias": 0.0, "scale": 1.0, "mean": 0.0, "var": 1.0}
 
 

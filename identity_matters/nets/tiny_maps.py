@@ -11,7 +11,8 @@ def convolution(images: jax.Array, kernel: jax.Array, strides, padding, **option
     """`jax.lax.conv_general_dilated` for Flax's layers, faster on CPUs for tiny maps.
 
     Where the map is smaller than the kernel, patches are multiplied by it: for many
-    maps of 2 x 2, that is an order of magnitude faster than XLA's convolution.
+    maps of 2 x 2, that is an order of magnitude faster than XLA's convolution. Of the
+    options only `precision` counts then, so dilations and groups must be 1.
     """
     n, h, w, _ = images.shape
     k, _, _, c_out = kernel.shape

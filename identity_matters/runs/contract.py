@@ -1,7 +1,4 @@
-"""What the files of a run may hold (docs/architecture.md).
-
-It says which names, fields and types they have.
-"""
+"""Names, fields and types that the files of a run may hold (docs/architecture.md)."""
 
 import dataclasses
 import math
@@ -152,7 +149,7 @@ _SOMETIMES = {
     "error": _TEXT,
     "digest": _TEXT,
 }
-_VARIABLE = Kind(
+_SETTING = Kind(
     "text, a number, true, false or null",
     lambda v: _RESULT.includes(v) or type(v) is str,
 )
@@ -177,15 +174,15 @@ _ENVIRONMENT = {
 }
 _ENVIRONMENT_SINCE_SCHEMA_3 = {  # absent from older runs
     "code": _TEXT,
-    "jax_settings": _dict_of(_METRIC_NAME, _VARIABLE),
+    "jax_settings": _dict_of(_METRIC_NAME, _SETTING),
     "variables": _dict_of(_METRIC_NAME, _TEXT),
 }
 
 
-def _require(value: dict, kinds: Mapping[str, Kind], absent: bool) -> None:
+def _require(value: dict, kinds: Mapping[str, Kind], may_be_absent: bool) -> None:
     for name, kind in kinds.items():
         if name not in value:
-            if absent:
+            if may_be_absent:
                 continue
             raise ValueError(f"{name} is missing, it must be {kind.words}")
         if not kind.includes(value[name]):
@@ -206,9 +203,9 @@ def check_summary(summary: dict) -> None:
             f"schema {SCHEMA - 1}, of an older version; run it anew, or if it is"
             " finished seal it: python -m experiments.judge --write RUN"
         )
-    _require(summary, _ALWAYS, absent=False)
-    _require(summary, _CONCLUSION, absent=summary["status"] != "done")
-    _require(summary, _SOMETIMES, absent=True)
+    _require(summary, _ALWAYS, may_be_absent=False)
+    _require(summary, _CONCLUSION, may_be_absent=summary["status"] != "done")
+    _require(summary, _SOMETIMES, may_be_absent=True)
     if unknown := summary.get("paper", {}).keys() - summary.get("metrics", {}).keys():
         raise ValueError(f"paper has values of {sorted(unknown)}, which metrics lacks")
 
@@ -221,8 +218,8 @@ def check_environment(environment: dict) -> None:
     ):
         raise ValueError("resumed must be a list of environments")
     for described in (environment, *resumed):
-        _require(described, _ENVIRONMENT, absent=False)
-        _require(described, _ENVIRONMENT_SINCE_SCHEMA_3, absent=True)
+        _require(described, _ENVIRONMENT, may_be_absent=False)
+        _require(described, _ENVIRONMENT_SINCE_SCHEMA_3, may_be_absent=True)
 
 
 def without_non_finite(values: dict) -> dict:

@@ -9,7 +9,7 @@ from etils import epath
 from identity_matters.runs import contract, seals
 from identity_matters.runs.jsonio import read_bytes, read_json
 from identity_matters.runs.messages import MalformedFileError, RunError
-from identity_matters.runs.settings_diff import that_matter
+from identity_matters.runs.settings_diff import settings_that_matter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def sealed_with(summary: dict, config: dict, environment: dict) -> list[dict]:
     """
     if summary["status"] in contract.FINISHED:
         return [config, environment]
-    return [that_matter(config)]
+    return [settings_that_matter(config)]
 
 
 def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:

@@ -23,7 +23,7 @@ def flat(settings: dict, prefix: str = "") -> dict:
     return flattened
 
 
-def that_matter(settings: dict) -> dict:
+def settings_that_matter(settings: dict) -> dict:
     """The flattened, JSON-able settings without `PLACE_SETTINGS`."""
     return {
         name: value
@@ -63,8 +63,8 @@ def why_not_of_variant(config: dict, defaults: dict) -> str | None:
 
 def differences(before: dict, now: dict) -> dict[str, tuple]:
     """Full name of each setting that differs and matters -> its two values."""
-    settings_before = that_matter(before)
-    settings_now = that_matter(now)
+    settings_before = settings_that_matter(before)
+    settings_now = settings_that_matter(now)
     return {
         name: (settings_before.get(name), settings_now.get(name))
         for name in sorted(settings_before.keys() | settings_now.keys())

@@ -127,7 +127,7 @@ def train(
 def _check_whole_numbers(
     steps: int, batch_examples: int, warmup_steps: int, seed: int
 ) -> None:
-    """Raises ValueError or TypeError unless all are whole and in their range."""
+    """Raises ValueError unless all are whole and in their range."""
     if check_whole("seed", seed, 0) >= 2**32:
         raise ValueError(f"seed must be less than 2^32, got {seed}")
     check_whole("steps", steps)

@@ -36,7 +36,7 @@ def describe(leaf) -> str:
 
 
 def without_values(described: str) -> np.ndarray:
-    """An array without values, like that which `describe` has described.
+    """An array without values, with the dtype and shape that `describe` has printed.
 
     Raises ValueError if no axis has the length 0.
     """

@@ -16,7 +16,7 @@ import flax.linen as nn
 
 _PACKAGE = __name__.partition(".")[0]
 _OF_FLAX = ("parent", "name")  # fields of every module that say nothing about the net
-# How those errors of `make` end that another net as an argument would mend.
+# Advice for errors of `make` that go away if the caller passes the net.
 _ADVICE = "pass the same net as net=..."
 # Modules that have moved since some checkpoints were written: old name -> new name.
 _MOVED_MODULES = {"identity_matters.nets.rivals": "identity_matters.nets.baselines"}

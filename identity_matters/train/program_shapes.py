@@ -1,5 +1,6 @@
-"""Shapes of the arguments of `step.dispatch` and `step.evaluation_step` on one device.
+"""Arguments of `step.dispatch` and `step.evaluation_step`, to compile for one device.
 
+The state and the key are arrays, all others only shapes and dtypes.
 From them a program can be compiled for devices that are absent. Images that are
 streamed need not be there either; of other data, the first test example is read.
 """

@@ -43,7 +43,7 @@ class MetricSums:
 
     Attributes:
       loss: summed over the examples.
-      errors: of a classification; None for a regression.
+      errors: of a classification; None for a regression, and before the first step.
       examples: how many there were.
       gradient_norm, learning_rate: those of the last step.
       seconds: wall time of the steps, without compiling.
@@ -66,13 +66,14 @@ class MetricSums:
         Raises NonFiniteError if a loss or a gradient is not finite.
         """
         for i, loss in enumerate(sums["loss"]):
-            self.gradient_norm = float(sums["gradient_norm"][i])
+            gradient_norm = float(sums["gradient_norm"][i])
             NonFiniteError.check(first_step + i, "loss", loss)
-            NonFiniteError.check(first_step + i, "gradient_norm", self.gradient_norm)
+            NonFiniteError.check(first_step + i, "gradient_norm", gradient_norm)
             self.loss += float(loss)
             if "errors" in sums:
                 self.errors = (self.errors or 0) + int(sums["errors"][i])
             self.examples += int(sums["examples"][i])
+            self.gradient_norm = gradient_norm
             self.learning_rate = float(sums["learning_rate"][i])
 
     def record(

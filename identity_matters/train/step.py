@@ -78,7 +78,8 @@ class Task:
     top_k: int = 0  # see `evaluation_step`
     # (outputs, labels) -> (losses f32[n], errors or None)
     compare: Callable = classification
-    # the steps of a dispatch; convolutions need it, see `parallel`
+    # whether the loop over the steps of a dispatch is unrolled on CPUs, as convolutions
+    # need it: see `parallel`
     unrolled_on_cpu: bool = True
 
 

@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# These come back as what they are;
-# other containers and subclasses would lose something.
+# These come back as what they are. Other containers and subclasses would lose
+# something.
 _MAPPINGS = {"dict": dict, "FrozenDict": flax.core.FrozenDict}
 _SEQUENCES = {"list": list, "tuple": tuple}
 _ARRAYS = (np.ndarray, np.memmap)
-# Kinds of NumPy's own numbers, and the names of those of ml_dtypes that can be written.
-# Long doubles mean something else on another platform.
+# The kinds of NumPy's own numbers that can be saved.
 _KINDS = "biufc"
+# Not these, although they are of such a kind: they differ between platforms.
 _LONG = (np.longdouble, np.clongdouble)
+# The number types of ml_dtypes that can be saved, by name.
 _SMALL = (
     "bfloat16",
     "int4",
@@ -78,9 +79,7 @@ def join(skeleton: Any, arrays: dict[str, Any]) -> Any:
 def names(tree: Any) -> dict[str, Any]:
     """The leaves of any pytree by name, in the order of the tree.
 
-    A name is, for example, "params.stem.kernel".
-
-    They are the names that `split` gives to the same leaves.
+    A name is, for example, "params.stem.kernel", as `split` names the same leaf.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {name([_part(key) for key in path]): leaf for path, leaf in leaves}
@@ -158,7 +157,7 @@ def _where(path: tuple) -> str:
 def _quoted(key: Any) -> str:
     """A key as text without dots, to be one part of a name.
 
-    Dots, per cents and characters beyond ASCII become "%...", and no text becomes "%".
+    Dots, per cents and characters beyond ASCII become "%...", the empty text "%".
     """
     if key == "":
         return "%"
