@@ -275,7 +275,7 @@ def _no_deep_one_trains(records: list[dict]) -> bool:
 
 
 def _gradients_are_even(records: list[dict], rules: dict) -> bool:
-    """Whether in each net the gradients of all layers are of about the same norm."""
+    """Whether in each net the gradients of square layers are of about the same norm."""
     return all(
         record["largest_gradient_norm"]
         <= rules["even_gradient_ratio"] * record["least_gradient_norm"]
@@ -286,7 +286,8 @@ def _gradients_are_even(records: list[dict], rules: dict) -> bool:
 def _gradients_are_attenuated(plain: list[dict], identity: list[dict]) -> bool:
     """Whether deep plain nets have smaller gradients than those with the identity.
 
-    Every layer has a smaller gradient than any layer of the net of the same depth.
+    Every square layer has a smaller gradient than any square layer of the net of the
+    same depth with the identity.
     """
     least_by_depth = {
         record["depth"]: record["least_gradient_norm"] for record in identity

@@ -22,7 +22,6 @@ import sys
 import time
 from typing import NamedTuple
 
-import rich.progress
 import rich.table
 from absl import flags
 

@@ -25,7 +25,7 @@ def build(**trial) -> types.SimpleNamespace:
     """The trial with R and Sigma, f64[d, d], and a `descent.Rules` per rate factor."""
     if trial["variant"] == "stuck_targets" and trial["depth"] < 3:
         raise ValueError(
-            f"depth must be at least 3 for a drift like 1/t, got {trial['depth']}"
+            f"depth must be at least 3 for a drift by a power law, got {trial['depth']}"
         )
     built = types.SimpleNamespace(**trial)
     built.R, built.Sigma = _problem(trial)

@@ -171,10 +171,16 @@ def _norm(A: np.ndarray) -> float:
 
 
 def measure_attack(trial, key) -> dict:
-    """Minimises |||A||| at the least depth, from disturbed optimal layers."""
+    """Minimises |||A||| at the least depth, from disturbed optimal layers.
+
+    With ``Y_0 = Y_l = I``, the layers ``Y_i (I + A_i) Y_{i-1}^{-1}`` have the product R
+    whatever the other Y are. The attack draws them near I and then searches among them.
+    Where some Y becomes nearly singular, the product may lose R to rounding. Such an
+    attack counts as "missed" and is left out, as its layers are no factorization of R.
+    """
     rng = generator(key)
     settings = linear.PathSettings(
-        pieces=_MOST_LAYERS, exponents=trial.exponents, iterations=trial.iterations
+        exponents=trial.exponents, iterations=trial.iterations
     )
     starts_over_optimum = []
     ends_over_optimum = []
@@ -184,6 +190,7 @@ def measure_attack(trial, key) -> dict:
         depth = least_depth(R)
         identity = np.eye(len(R))
         factors = identity + linear.factorize(R, depth)
+        # Y_1, ..., Y_{l-1}
         moves = identity + trial.disturbance * rng.standard_normal(
             (depth - 1, *R.shape)
         )

@@ -160,9 +160,10 @@ def _misspelt(error: AttributeError | KeyError) -> str:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Makes the directories that are named, and refuses what cannot be used.
+    """Makes the directories for profiles and checkpoints; refuses unusable options.
 
-    ValueError for a directory that cannot be made, or TensorBoard where it is missing.
+    ValueError for an empty results_dir, a directory that cannot be made, or TensorBoard
+    where it is missing.
     """
     if not options["results_dir"]:
         raise ValueError("results_dir must name a directory, but is empty")

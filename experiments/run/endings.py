@@ -15,6 +15,7 @@ run; with --overwrite it would begin anew (`RESUMES`).
 import contextlib
 import errno
 import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -120,9 +121,10 @@ def machine_failure(error: BaseException, results_dir: str) -> str | None:
 
 
 def _is_below(path: Any, directory: str) -> bool:
-    return path is not None and os.path.abspath(path).startswith(
-        os.path.abspath(directory)
-    )
+    if path is None:
+        return False
+    place = pathlib.Path(os.path.abspath(path))
+    return place.is_relative_to(os.path.abspath(directory))
 
 
 @contextlib.contextmanager

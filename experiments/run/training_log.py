@@ -132,7 +132,10 @@ class TrainingLog:
 
     @property
     def records(self) -> list[dict]:
-        """The records of this training."""
+        """The records of the run from this training's first on.
+
+        While it trains, these are its own: later trainings have not begun.
+        """
         return self._run_dir.records[self._first_record :]
 
     def append(self, record: dict) -> None:

@@ -142,7 +142,7 @@ def guaranteed_decrease(
     Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2}
     sigma_min(Sigma). So an update inside B_tau with eta <= 1/L, where L is the
     curvature along it, multiplies f - C by at most ``1 - eta mu``. Returns ``-log(1 -
-    eta mu)``, 0.0 for tau >= 1.
+    eta mu)``, 0.0 for tau >= 1 and infinity for ``eta mu >= 1``.
     """
     if tau >= 1:
         return 0.0

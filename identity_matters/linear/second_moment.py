@@ -111,13 +111,14 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def certain_rank(Sigma: np.ndarray, kept: KeptPart, rank: int | None) -> int | None:
-    """The rank of Sigma, f64[d, d]; None if what was dropped may not be 0.
+    """The rank of Sigma, f64[d, d], if it is that of the kept part; None if unknown.
 
-    A row of zeros, with its column, belongs to a feature that is always 0, and lowers
-    the rank by one exactly. Other eigenvalues that were dropped make the rank
-    uncertain, unless the caller knows it: `rank` is that of the second moment in exact
-    arithmetic, of which Sigma is a rounding. Raises ValueError if Sigma has more than
-    `rank` eigenvalues that are certainly positive.
+    Then all eigenvalues that were dropped are 0. A row of zeros, with its column,
+    belongs to a feature that is always 0, and lowers the rank by one exactly. Of others
+    only the caller can know it: `rank` is that of the second moment in exact
+    arithmetic, of which Sigma is a rounding. If it is larger than that of the kept
+    part, some of what was dropped is positive, and nothing says how large. Raises
+    ValueError if Sigma has more than `rank` eigenvalues that are certainly positive.
     """
     d = len(Sigma)
     if rank is None:

@@ -94,8 +94,9 @@ def sum_error(
     """
     info = np.finfo(dtype)
     rounding = gamma(terms, dtype) + gamma(terms, np.float64)
-    # Each of m products and m sums may be flushed
-    # to zero, and each other factor before them.
+    # Each of the m products and of the m sums may be flushed to zero, which is an error
+    # below `tiny`. So may the other factor of a product, and its weight multiplies that
+    # error.
     underflow = 4 * terms * float(info.tiny)
     error = (1 + _EVALUATION_SLACK) * (rounding * size + underflow * (1 + weights))
     return np.where(size < float(info.max) / 2, error, np.inf)
@@ -236,7 +237,9 @@ def _move_errors(solved: _Solved, eta: np.ndarray) -> np.ndarray:
     size += np.linalg.norm(solved.points, axis=2) + np.linalg.norm(
         solved.targets, axis=2
     )
-    # k products, h_j, and q_{y_j}, which is subtracted here in float64.
+    # k products, h_j, and q_{y_j}, which is subtracted here in float64. The error is a
+    # norm over k coordinates, at most sqrt(k) times the largest of them. In each, the
+    # weights are at most sum_i |v_i|, to which `sum_error` adds 1.
     sum_rounding = sum_error(
         terms=solved.width + 2,
         size=size,

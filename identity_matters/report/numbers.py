@@ -89,11 +89,18 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
 
 def _end_in_words(value: float, digits: int, extreme: str = "") -> str:
     """One end of a range to `digits` digits; see `in_words` for `extreme`."""
-    if _is_whole(value):
-        return _with_power_of_ten(format_number(value, digits))
-    if extreme:
+    # Before it is rounded: a bound of 1 + 2e-16 is printed as 1.0.
+    written_by = format_number if _is_whole(value) else _rounded
+    if extreme and not _is_printed_in_full(value):
         value = _bound(value, digits, extreme)
-    return _with_power_of_ten(_rounded(value, digits))
+    return _with_power_of_ten(written_by(value, digits))
+
+
+def _is_printed_in_full(value: float) -> bool:
+    """Whether `format_number` prints all digits of it, however few are asked for."""
+    if isinstance(value, int):
+        return abs(value) < 10**15
+    return value.is_integer() and abs(value) < 10**6
 
 
 def _is_whole(value: float) -> bool:

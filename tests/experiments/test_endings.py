@@ -79,6 +79,7 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
             "files of the run were deleted while it ran ([Errno 2] No such file",
         ),
         (FileNotFoundError(2, "No such file", "elsewhere/a"), None),
+        (FileNotFoundError(2, "No such file", "results2/a"), None),
         (OSError(2, "No such file or directory"), None),
         (ZeroDivisionError("division by zero"), None),
     ],

@@ -100,7 +100,7 @@ REFUSED = {
             "descent.max_updates must be above 0, got -1": {"descent.max_updates": -1},
         },
         "stuck_targets": {
-            "depth must be at least 3 for a drift like 1/t, got 2": {"depth": 2},
+            "depth must be at least 3 for a drift by a power law, got 2": {"depth": 2},
         },
     },
     memorize: {

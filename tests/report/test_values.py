@@ -76,6 +76,10 @@ def test_numbers_as_people_write_them(say, values, texts):
         (1.61e32, "1.6 × 10^32", "1.7 × 10^32"),
         (1 + 2e-16, "1.0", "1.0"),  # a rounding error of float64 does not make it 1.1
         (7, "7", "7"),
+        (123_456.0, "123,456", "123,456"),
+        # Whole numbers of which not all digits are printed.
+        (1_234_567.0, "1.2 × 10^6", "1.3 × 10^6"),
+        (1_234_567_890_123_456, "1.2 × 10^15", "1.3 × 10^15"),
     ],
 )
 def test_a_bound_that_is_rounded_is_still_a_bound(value, least, greatest):

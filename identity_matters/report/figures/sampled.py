@@ -78,6 +78,7 @@ def floor_points(run: Run) -> Iterator[dict]:
                 "step": record["step"],
                 "excess_risk": record["test_loss"],
                 "predicted_excess_risk": result["predicted_excess_risk"],
+                # For these nets, bounds of ||A_i|| from above, not ||h|| / ||x||.
                 "norm": max(record["residual_ratio"]),
             }
 
