@@ -2,8 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import numpy as np
 
 from experiments.run.measuring import generator
 from experiments.run.settings import require_between
+from experiments.run.trials import Kind
 from identity_matters import random_matrices
 from identity_matters.linear import convergence, escape, model, second_moment
 
@@ -343,18 +343,11 @@ def _updates_needed(w, r, learning_rate, risk, max_updates):
     return count
 
 
-class _Kind(NamedTuple):
-    """A kind of trials: the type that `build` makes of each, and what measures it."""
-
-    trial_type: Any
-    measure: Callable[..., dict]
-
-
 # By the question of a trial.
 _KINDS = {
-    "certified": _Kind(CertifiedTrial, measure_certified),
-    "beyond": _Kind(BeyondTrial, measure_beyond),
-    "escape": _Kind(EscapeTrial, measure_escape),
+    "certified": Kind(CertifiedTrial, measure_certified),
+    "beyond": Kind(BeyondTrial, measure_beyond),
+    "escape": Kind(EscapeTrial, measure_escape),
 }
 MEASURES = {question: kind.measure for question, kind in _KINDS.items()}
 

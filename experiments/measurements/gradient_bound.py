@@ -1,6 +1,5 @@
 """Attacks on eq. (2.3): exact, at random points, by search, and where it is tight."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 
 from experiments.run.measuring import generator
 from experiments.run.settings import require_between
-from experiments.run.trials import grid
+from experiments.run.trials import Kind, grid
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_attacks, gradient_bound, model, random_ball
 
@@ -248,19 +247,12 @@ def random_points(trial: RandomTrial, key: jax.Array) -> dict:
     }
 
 
-class _Kind(NamedTuple):
-    """A kind of trials: the type that `build` makes of each, and what measures it."""
-
-    trial_type: Any
-    measure: Callable[..., dict]
-
-
 _KINDS = {
-    "exact": _Kind(ExactTrial, exact_counterexamples),
-    "tight": _Kind(TightTrial, tight_family),
-    "search": _Kind(SearchTrial, search),
-    "random": _Kind(RandomTrial, random_points),
-    "singular": _Kind(RandomTrial, random_points),
+    "exact": Kind(ExactTrial, exact_counterexamples),
+    "tight": Kind(TightTrial, tight_family),
+    "search": Kind(SearchTrial, search),
+    "random": Kind(RandomTrial, random_points),
+    "singular": Kind(RandomTrial, random_points),
 }
 MEASURES = {name: kind.measure for name, kind in _KINDS.items()}
 

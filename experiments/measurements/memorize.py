@@ -9,7 +9,7 @@ Do not change this: the committed records depend on it.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +38,7 @@ from experiments.measurements.memorize_whole_numbers import (
     measure_retrieval,
 )
 from experiments.run.settings import require_between
+from experiments.run.trials import Kind
 from experiments.run.verdicts import least
 from identity_matters import flops, paper
 from identity_matters.checks import check_whole
@@ -329,22 +330,15 @@ def measure_printed_width(trial: PrintedWidthTrial, key: jax.Array) -> dict:
 # From settings to trials
 
 
-class _Kind(NamedTuple):
-    """A kind of trials: the type that `build` makes of each, and what measures it."""
-
-    trial_type: Any
-    measure: Callable[..., dict]
-
-
 _KINDS = {
-    "fit": _Kind(FitTrial, measure_fit),
-    "few_numbers": _Kind(FewNumbersTrial, measure_few_numbers),
-    "retrieval": _Kind(RetrievalTrial, measure_retrieval),
-    "separation": _Kind(SeparationTrial, measure_separation),
-    "printed_width": _Kind(PrintedWidthTrial, measure_printed_width),
-    "minimal_width": _Kind(MinimalWidthTrial, measure_minimal_width),
-    "precision": _Kind(PrecisionTrial, measure_precision),
-    "sgd": _Kind(SgdTrial, measure_sgd),
+    "fit": Kind(FitTrial, measure_fit),
+    "few_numbers": Kind(FewNumbersTrial, measure_few_numbers),
+    "retrieval": Kind(RetrievalTrial, measure_retrieval),
+    "separation": Kind(SeparationTrial, measure_separation),
+    "printed_width": Kind(PrintedWidthTrial, measure_printed_width),
+    "minimal_width": Kind(MinimalWidthTrial, measure_minimal_width),
+    "precision": Kind(PrecisionTrial, measure_precision),
+    "sgd": Kind(SgdTrial, measure_sgd),
 }
 MEASURES = {name: kind.measure for name, kind in _KINDS.items()}
 # Kinds whose points are whole numbers; those of all others are unit vectors.

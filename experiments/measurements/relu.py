@@ -6,8 +6,7 @@ of nets and problems, and the letters.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
 from experiments.measurements import (
     relu_bad_points,
@@ -16,24 +15,17 @@ from experiments.measurements import (
     relu_search,
     relu_training,
 )
+from experiments.run.trials import Kind
 from identity_matters.relu.problems import Setting
 
-
-class _Kind(NamedTuple):
-    """A kind of trials: the type that `build` makes of each, and what measures it."""
-
-    trial_type: Any
-    measure: Callable[..., dict]
-
-
 _KINDS = {
-    "at_origin": _Kind(relu_bad_points.OriginTrial, relu_bad_points.at_origin),
-    "dead": _Kind(relu_bad_points.DeadTrial, relu_bad_points.dead),
-    "search": _Kind(relu_search.SearchTrial, relu_search.search),
-    "linear_control": _Kind(relu_search.ControlTrial, relu_search.linear_control),
-    "gradient_ratio": _Kind(relu_gradient.RatioTrial, relu_gradient.gradient_ratio),
-    "noise": _Kind(relu_noise.NoiseTrial, relu_noise.noise),
-    "training": _Kind(relu_training.TrainingTrial, relu_training.flow_and_promises),
+    "at_origin": Kind(relu_bad_points.OriginTrial, relu_bad_points.at_origin),
+    "dead": Kind(relu_bad_points.DeadTrial, relu_bad_points.dead),
+    "search": Kind(relu_search.SearchTrial, relu_search.search),
+    "linear_control": Kind(relu_search.ControlTrial, relu_search.linear_control),
+    "gradient_ratio": Kind(relu_gradient.RatioTrial, relu_gradient.gradient_ratio),
+    "noise": Kind(relu_noise.NoiseTrial, relu_noise.noise),
+    "training": Kind(relu_training.TrainingTrial, relu_training.flow_and_promises),
 }
 MEASURES = {name: kind.measure for name, kind in _KINDS.items()}
 

@@ -4,6 +4,20 @@ Trials are plain dicts, which metrics.jsonl repeats beside what was measured.
 """
 
 import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of trials: the type that `build` makes of each, and what measures it.
+
+    Attributes:
+      trial_type: a NamedTuple, whose fields are settings of the trial.
+      measure: takes such a trial and a key, and returns what was measured.
+    """
+
+    trial_type: Any
+    measure: Callable[..., dict]
 
 
 def grid(**values) -> list[dict]:
