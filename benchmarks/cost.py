@@ -70,7 +70,7 @@ were not there (`CHECK=one_chip` and `CHECK=one_chip_rivals` for a single chip),
   guesses.
 
 Evaluations are counted. Not counted: compiling (minutes), reading ImageNet from disk,
-saving checkpoints (60 in Table 2's training), copying test images to the chip, stalls,
+saving checkpoints (12 in Table 2's training), copying test images to the chip, stalls,
 and the workspace of cuDNN on a GPU. The products of the linear nets (noise_floor_large)
 are exact to float32, which takes TPUs six passes and GPUs other units than those that
 the peak is of: their least hours are far too low.
