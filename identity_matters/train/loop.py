@@ -328,13 +328,14 @@ class _Run:
     def results(self, until: int) -> Iterator[tuple[int, dict]]:
         """Runs the steps up to `until`, or fewer if the log asks to stop.
 
-        On accelerators the next dispatch begins before the results of this one are
-        read.
+        Devices that run the steps by themselves begin the next dispatch before the
+        results of this one are read. For others the host would read, and time, each
+        dispatch a dispatch late.
 
         Yields:
           The last step of a dispatch, and its sums as NumPy arrays, in order.
         """
-        most_in_flight = 0 if self.parallel.on_cpu else 1
+        most_in_flight = 1 if self.parallel.run_loops else 0
         # (last step, sums on the devices) of each dispatch that is not read, in order.
         in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         for dispatched in self.dispatches(until):

@@ -38,6 +38,9 @@ jax_settings.use_fast_convolutions()
 
 # evaluation batches being copied to the devices, or computed
 _EVALUATIONS_IN_FLIGHT = 2
+# Where the host starts each operation of each step, and so is busy until a dispatch is
+# nearly over. A TPU runs the steps of a dispatch by itself.
+HOST_RUNS_LOOPS = ("cpu", "gpu")
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
@@ -110,6 +113,8 @@ class ParallelSteps:
       process_count: the number of processes that own these devices.
       rows: this process's slice of a training batch.
       on_cpu: whether the devices are CPUs.
+      run_loops: whether the devices run the steps of a dispatch by themselves; see
+        HOST_RUNS_LOOPS.
       compile_seconds: spent on compiling so far; it only grows.
     Raises:
       ValueError: the devices cannot share a training batch evenly.
@@ -133,6 +138,7 @@ class ParallelSteps:
         self.batch_examples = batch_examples
         self.compile_seconds = 0.0
         self.on_cpu = devices[0].platform == "cpu"
+        self.run_loops = devices[0].platform not in HOST_RUNS_LOOPS
         self._task = task
 
         owners = [device.process_index for device in devices]

@@ -5,6 +5,8 @@ It is stopped and killed at any step.
 
 import functools
 import math
+import time
+import types
 
 import jax
 import numpy as np
@@ -225,16 +227,43 @@ def test_an_evaluation_that_is_stopped_is_made_up_for(
 def test_a_dispatch_in_flight_changes_nothing(
     run, resume, compiled, tmp_path, monkeypatch
 ):
-    """As on accelerators.
+    """As on TPUs.
 
     There the next dispatch runs while the sums of the last one are read.
     """
-    monkeypatch.setattr(compiled, "on_cpu", False)
+    monkeypatch.setattr(compiled, "run_loops", True)
     resume(tmp_path / "from the start", toy.Log())
     stopped = toy.Log(stop_at_step=1)
     with pytest.raises(loop.StopRequested, match="stopped at step 2"):
         run(tmp_path / "stopped", stopped)
     resume(tmp_path / "stopped", stopped)
+
+
+@pytest.mark.parametrize(
+    ("platform", "by_themselves"), [("cpu", False), ("gpu", False), ("tpu", True)]
+)
+def test_only_tpus_run_the_steps_of_a_dispatch_by_themselves(platform, by_themselves):
+    device = types.SimpleNamespace(platform=platform, process_index=0)
+    assert make_parallel([device]).run_loops == by_themselves
+
+
+def test_where_the_host_runs_the_steps_each_record_has_its_own_time(
+    run, compiled, tmp_path, monkeypatch
+):
+    """On an H100 the first record of a stretch had twice its time, and the last none."""
+    quick_train = compiled.train
+
+    def slow_train(*args, **kwargs):
+        time.sleep(0.05)
+        return quick_train(*args, **kwargs)
+
+    monkeypatch.setattr(compiled, "train", slow_train)
+    log = toy.Log()
+    run(tmp_path, log, steps_per_log=1)
+    train = [record for record in log.records if record["kind"] == "train"]
+    seconds = [record["seconds"] for record in train]
+    assert len(seconds) == STEPS
+    assert min(seconds) >= 0.05
 
 
 def test_a_finished_run_is_not_run_again(run, compiled, tmp_path, monkeypatch):
