@@ -39,7 +39,7 @@ VARIANTS = {
     "digits/all_conv_residual": "19 convolutions; half a minute on two cores",
 }
 ACCELERATOR_VARIANTS = {
-    f"{dataset}/all_conv_residual": "Table 2's net; one H200: 4 minutes (estimate)"
+    f"{dataset}/all_conv_residual": "Table 2's net; one H100: 7 minutes"
     for dataset in CLAIMS
 }
 # The other rows of Table 2, and nets for machines without an accelerator.
@@ -98,9 +98,9 @@ _DIGITS_NET: dict = {
 # Missing groups stay as they are.
 _NETS: dict[str, dict] = {
     # Claim: Table 2, 6.38 % on CIFAR-10 and 24.64 % on CIFAR-100, best at about 50,000
-    # steps. The paper took 24 hours on a Tesla K40. One H200 at the target of 33,000
-    # images/s: 4 minutes (estimate). 60,000 steps show the plateau after the second
-    # drop of the learning rate.
+    # steps. The paper took 24 hours on a Tesla K40. One H100: 7 minutes, at 20,000
+    # images/s. Expected on CIFAR-10: 6.9 % (one seed). 60,000 steps show the plateau
+    # after the second drop of the learning rate.
     "all_conv_residual": {
         "scale": "paper",
         "model": {"compute_dtype": "bfloat16"},
