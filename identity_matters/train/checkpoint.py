@@ -25,7 +25,7 @@ from etils import epath
 from identity_matters import runs
 from identity_matters.net_variables import COLLECTIONS, of_every_collection
 from identity_matters.preprocessing import Preprocessing
-from identity_matters.train import digests, trees
+from identity_matters.train import digests, rounding, trees
 from identity_matters.train.checkpoint_storage import (
     CheckpointError,
     DamageError,
@@ -107,18 +107,38 @@ class Checkpoints(contextlib.AbstractContextManager):
         skeleton, _ = trees.split(variables)
         self._write(step, state, extra=extra, skeleton=skeleton)
 
-    def save_variables(self, variables: dict | flax.core.FrozenDict) -> None:
+    def save_variables(
+        self,
+        variables: dict | flax.core.FrozenDict,
+        *,
+        rounded_to: float | None = None,
+    ) -> None:
         """Starts writing variables that are of no run, as checkpoint 0.
 
         Args:
           variables: collections of NumPy or JAX arrays, by name.
+          rounded_to: large arrays are kept as multiples of this; see `rounding`.
         Raises:
           CheckpointError, trees.NotStorableError: as `save` does.
         """
         skeleton, _ = trees.split(variables)
-        self._write(0, jax.device_get(variables), extra={}, skeleton=skeleton)
+        self._write(
+            0,
+            jax.device_get(variables),
+            extra={},
+            skeleton=skeleton,
+            rounded_to=rounded_to,
+        )
 
-    def _write(self, step: int, tree: Any, *, extra: dict, skeleton: Any) -> None:
+    def _write(
+        self,
+        step: int,
+        tree: Any,
+        *,
+        extra: dict,
+        skeleton: Any,
+        rounded_to: float | None = None,
+    ) -> None:
         """Starts writing the arrays of `tree`, and metadata.
 
         `skeleton`, from `trees.split`, has the names of arrays in the places where
@@ -126,7 +146,12 @@ class Checkpoints(contextlib.AbstractContextManager):
         and `trees.split` name a leaf alike.
         """
         arrays = {name: np.asarray(leaf) for name, leaf in trees.names(tree).items()}
+        multiples = {}
+        if rounded_to is not None:
+            arrays, rounded = rounding.to_multiples(arrays, rounded_to)
+            multiples = {"multiples": {"step": rounded_to, "rounded": rounded}}
         metadata: dict[str, Any] = {
+            **multiples,
             "step": step,
             "settings": self._settings,
             "arrays": digests.fingerprints(arrays),
@@ -227,6 +252,8 @@ def read_saved(directory: str | os.PathLike[str]) -> Saved:
     if "variables" not in metadata:  # written before containers were kept
         nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
         return Saved(newest, of_every_collection(nested), belongs_to=None)
+    if "multiples" in metadata:
+        arrays = rounding.from_multiples(arrays, **metadata["multiples"])
     variables = trees.join(metadata["variables"], arrays)
     return Saved(newest, variables, _net_and_preprocessing(metadata, arrays))
 
@@ -254,9 +281,11 @@ def write_variables(
     variables: Any,
     *,
     belongs_to: NetAndPreprocessing | None,
+    rounded_to: float | None = None,
 ) -> None:
     """Saves variables, and what they belong to, as the only checkpoint.
 
+    Large arrays are kept as multiples of `rounded_to`, if it is given; see `rounding`.
     Raises as `save_variables` does.
     """
     if not isinstance(variables, dict | flax.core.FrozenDict):
@@ -266,7 +295,7 @@ def write_variables(
         )
     # They are of no run, so there are no settings to save with them.
     with Checkpoints(directory, settings={}, belongs_to=belongs_to) as checkpoints:
-        checkpoints.save_variables(variables)
+        checkpoints.save_variables(variables, rounded_to=rounded_to)
 
 
 def load_variables(directory: str | os.PathLike[str]) -> dict:

@@ -23,7 +23,7 @@ import scipy.special
 from identity_matters import runs
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.preprocessing import Preprocessing
-from identity_matters.train import net_source
+from identity_matters.train import net_source, rounding
 from identity_matters.train.checkpoint import (
     NetAndPreprocessing,
     read_saved,
@@ -140,12 +140,29 @@ class TrainedNet:
             "loss": float(losses.mean()),
         }
 
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Saves all three for `load`; raises as `save_variables` does."""
+    def save(
+        self, directory: str | os.PathLike[str], *, rounded_to: float | None = None
+    ) -> None:
+        """Saves all three for `load`.
+
+        Args:
+          directory: made if missing; a leading ``~`` is your home.
+          rounded_to: if given, each float32 array of 10,000 numbers or more is rounded
+            to multiples of this, and kept in a byte a number, unless one of them is
+            beyond 127 times this. Evaluate the net that `load` gives: how much may be
+            rounded without harm differs from net to net.
+        Raises:
+          ValueError: `rounded_to` is not a positive number.
+          CheckpointError, trees.NotStorableError: as `save_variables` does.
+        """
+        if rounded_to is not None:
+            rounding.check_step(rounded_to)
         belongs_to = NetAndPreprocessing(
             net_source.describe(self.net), self.preprocessing
         )
-        write_variables(directory, self.variables, belongs_to=belongs_to)
+        write_variables(
+            directory, self.variables, belongs_to=belongs_to, rounded_to=rounded_to
+        )
 
     @functools.cached_property
     def _on_device(self) -> dict:
