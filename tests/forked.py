@@ -4,16 +4,26 @@ The process has its own flags, devices and exit status. It is forked from a serv
 has imported the heavy libraries and computed nothing, which saves each test the seconds
 of these imports. Its programs are compiled as those of the test are: quickly or as for
 users. Tests of start-up itself start real interpreters.
+
+A command that starts such a server of its own, as `experiments.reproduce` does, can
+have it forked, too: see `starts_server` of `Started`.
 """
 
+import ast
+import fcntl
 import multiprocessing
 import os
 import pathlib
 import runpy
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Iterable
+from multiprocessing import util
 from typing import Any
 
 from tests import quick_compilation
@@ -36,6 +46,10 @@ PRELOADED = [
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(PRELOADED)
 
+# The descriptors that a process of the tests has open are below this number.
+_FREE_DESCRIPTOR = 128
+_LONGEST_MESSAGE_BYTES = 65536
+
 
 def _run(
     module: str,
@@ -43,6 +57,7 @@ def _run(
     outputs: tuple,
     cwd: str,
     devices: int,
+    starts_server: bool,
     compile_options: list[tuple[str, Any]],
 ):
     for path, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
@@ -51,6 +66,8 @@ def _run(
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
     quick_compilation.use_options(compile_options)
+    if starts_server:
+        _fork_its_server()
     sys.argv = [module, *arguments]
     if devices:
         # Trainings read the variable; JAX is imported already and reads only its
@@ -63,6 +80,57 @@ def _run(
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
+def _fork_its_server() -> None:
+    """The fork server of `multiprocessing` that this process starts will be forked.
+
+    It is forked here, before the command runs, so that it holds nothing of the command;
+    it then waits until it is started, or until this process ends.
+    """
+    ours, its = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        try:
+            _become_server(its)
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    its.close()
+    start_interpreter = util.spawnv_passfds
+
+    def start(path: Any, arguments: list, descriptors: Iterable[int]) -> int:
+        code = arguments[-1]
+        if not code.startswith("from multiprocessing.forkserver import main"):
+            return start_interpreter(path, arguments, descriptors)
+        numbers = sorted(descriptors)
+        socket.send_fds(ours, [repr((code, numbers)).encode()], numbers)
+        return pid
+
+    util.spawnv_passfds = start
+
+
+def _become_server(its: socket.socket) -> None:
+    """Waits for the code that an interpreter would be started with, and runs it.
+
+    As in a new interpreter, only the descriptors that come with the code are open,
+    under their numbers in the other process, and no signal has a handler.
+    """
+    message, received, _, _ = socket.recv_fds(its, _LONGEST_MESSAGE_BYTES, 16)
+    if not message:
+        return
+    code, numbers = ast.literal_eval(message.decode())
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FREE_DESCRIPTOR) for fd in received]
+    os.closerange(3, _FREE_DESCRIPTOR)
+    for number, descriptor in zip(numbers, kept, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for caught in signal.valid_signals():
+        if callable(signal.getsignal(caught)):
+            signal.signal(caught, signal.SIG_DFL)
+    exec(code, {})
+
+
 class Started:
     """A running command; `process` is its multiprocessing process.
 
@@ -70,18 +138,31 @@ class Started:
       module: the module's name, or the path of a file.
       cwd: the directory it runs in.
       devices: its number of CPU devices; 0 for JAX's default.
+      starts_server: whether it starts a fork server, which then is forked, too.
     """
 
     def __init__(
-        self, module: str, *arguments: object, cwd: object = ROOT, devices: int = 0
+        self,
+        module: str,
+        *arguments: object,
+        cwd: object = ROOT,
+        devices: int = 0,
+        starts_server: bool = False,
     ):
         self._command = [module, *map(str, arguments)]
         self._directory = tempfile.TemporaryDirectory()
         directory = pathlib.Path(self._directory.name)
         self._outputs = directory / "stdout", directory / "stderr"
-        command = (module, self._command[1:], self._outputs, str(cwd), devices)
-        options = quick_compilation.options_in_use
-        self.process = server.Process(target=_run, args=(*command, options))
+        command = {
+            "module": module,
+            "arguments": self._command[1:],
+            "outputs": self._outputs,
+            "cwd": str(cwd),
+            "devices": devices,
+            "starts_server": starts_server,
+            "compile_options": quick_compilation.options_in_use,
+        }
+        self.process = server.Process(target=_run, kwargs=command)
         self.process.start()
 
     def wait(self, timeout_seconds: float = 280) -> subprocess.CompletedProcess:
@@ -109,10 +190,19 @@ def run(module: str, *arguments: object, ends: int | None = None, **where: Any):
     return finished
 
 
-def run_code(code: str, directory: pathlib.Path, *arguments: object, ends: int = 0):
+def run_code(
+    code: str,
+    directory: pathlib.Path,
+    *arguments: object,
+    ends: int = 0,
+    starts_server: bool = False,
+):
     """Runs `code` as the file example.py in `directory`."""
-    (directory / "example.py").write_text(code, encoding="utf-8")
-    return run(str(directory / "example.py"), *arguments, ends=ends, cwd=directory)
+    file = directory / "example.py"
+    file.write_text(code, encoding="utf-8")
+    return run(
+        str(file), *arguments, ends=ends, cwd=directory, starts_server=starts_server
+    )
 
 
 def shell(

@@ -90,19 +90,6 @@ TINY_RUNS = {
     ),
     "benchmarks.linear:default": "depths=(2,4) width=4 layers_per_run=8 repeats=1",
 }
-# Settings that no flag makes small enough. A comparison is six trainings an arm, and
-# its verdict compares these two of its six arms.
-SETTINGS_FILES = {
-    "experiments.images.comparisons:digits/initialisation": """
-from experiments.images import comparisons
-
-def get_config():
-    config = comparisons.get_config("digits/initialisation")
-    for arm in set(config.arms) - {"paper", "he"}:
-        del config.arms[arm]
-    return config
-"""
-}
 # Entry points whose settings come from a file, as a flag cannot leave out an arm.
 SETTINGS_FILES = {
     "experiments.images.comparisons": "tests/experiments/two_arms.py",
@@ -124,12 +111,7 @@ def test_every_entry_point_runs_to_its_end(entry, tmp_path):
         )
     words = TINY_RUNS[entry].replace("TEMPORARY", str(tmp_path)).split()
     changes = [f"--config.{word}" for word in words]
-    if entry in SETTINGS_FILES:
-        settings = tmp_path / "settings.py"
-        settings.write_text(SETTINGS_FILES[entry])
-        config = [f"--config={settings}"]
-    else:
-        settings_file = SETTINGS_FILES.get(module, "")
+    settings_file = SETTINGS_FILES.get(module, "")
     config = [] if variant == "default" else [f"--config={settings_file}:{variant}"]
     finished = forked.run(module, *config, *changes, f"--results_dir={tmp_path}")
     assert finished.returncode == 0, finished.stderr

@@ -6,7 +6,6 @@ import os
 import pathlib
 import shutil
 import signal
-import sys
 import time
 import types
 
@@ -21,7 +20,14 @@ from tests.rewriting import rewrite
 def reproduce(results_dir, *arguments, ends):
     reference = f"--reference_dir={results_dir / 'reference'}"
     local = f"--results_dir={results_dir / 'local'}"
-    return forked.run("tests.toy.reproduce", reference, local, *arguments, ends=ends)
+    return forked.run(
+        "tests.toy.reproduce",
+        reference,
+        local,
+        *arguments,
+        ends=ends,
+        starts_server=True,
+    )
 
 
 def run_toy(results_dir, *arguments):
@@ -169,7 +175,7 @@ def test_nothing_outlives_it_and_the_same_command_resumes_at_once(tmp_path):
         (signal.SIGTERM, run.INTERRUPTED_CODE),
         (None, 0),
     ):
-        started = forked.Started(*command)
+        started = forked.Started(*command, starts_server=True)
         if sent:
             forked.until(both_write, started.process)
             # Both runs, unless one was fast and has ended.
@@ -327,34 +333,42 @@ def initialize():
     xla_bridge.register_backend_factory("no_float64", make_client, priority=1000)
 """
 
+# JAX has looked for plugins before these processes are forked.
+WITH_PLUGIN = """
+import runpy, sys
+sys.path.insert(0, {plugins!r})
+from jax_plugins import no_float64
+no_float64.initialize()
+"""
+REFUSED = f"""{WITH_PLUGIN}
+import jax
+jax.config.update("jax_enable_x64", True)
+print(jax.numpy.linalg.svd(jax.numpy.eye(3)))
+"""
+# Each run begins with these lines, too.
+BESIDE_IT = f"""{WITH_PLUGIN}
+if __name__ == "__main__":
+    runpy.run_module("experiments.reproduce", run_name="__main__", alter_sys=True)
+"""
 
+
+# Compiled quickly, the programs of these runs take longer than they save.
+@pytest.mark.compiled_for_users
 @pytest.mark.slow
 def test_the_theory_holds_beside_an_accelerator_that_refuses_float64(tmp_path):
     plugin = tmp_path / "jax_plugins" / "no_float64" / "__init__.py"
     plugin.parent.mkdir(parents=True)
     plugin.write_text(NO_FLOAT64)
 
-    def run_python(*arguments):
-        return forked.shell(
-            sys.executable,
-            *arguments,
-            cwd=forked.ROOT,
-            PYTHONPATH=f"{tmp_path}{os.pathsep}{forked.ROOT}",
-        )
-
-    refused = run_python(
-        "-c",
-        "import jax; jax.config.update('jax_enable_x64', True);"
-        " print(jax.numpy.linalg.svd(jax.numpy.eye(3)))",
-    )
-    assert refused.returncode and "UNIMPLEMENTED: only float32" in refused.stderr
-    finished = run_python(
-        "-m",
-        "experiments.reproduce",
+    refused = forked.run_code(REFUSED.format(plugins=str(tmp_path)), tmp_path, ends=1)
+    assert "UNIMPLEMENTED: only float32" in refused.stderr
+    forked.run_code(
+        BESIDE_IT.format(plugins=str(tmp_path)),
+        tmp_path,
         "--only=landscape",
         f"--results_dir={tmp_path / 'local'}",
+        starts_server=True,
     )
-    assert finished.returncode == 0, finished.stderr
     collected, problems = runs.read_collection(tmp_path / "local")
     assert problems == []
     assert {run.variant: run.summary["verdict"] for run in collected} == {
