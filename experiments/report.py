@@ -10,6 +10,7 @@ import pathlib
 from absl import flags
 
 from experiments import commands
+from identity_matters import limits
 from identity_matters.report import build, collection
 from identity_matters.runs import write_atomically
 
@@ -27,7 +28,7 @@ def _write_with_readme(
     Nothing is written if the README cannot be read or lacks a place for them.
     """
     readme = build.with_results(_README.read_text(encoding="utf-8"), collections[0])
-    written = build.write(collections, directory)
+    written = build.write(collections, directory, limits.usable_cores())
     write_atomically(_README, readme)
     return [*written, _README]
 
@@ -52,7 +53,7 @@ def _main(_: list[str]) -> int:
         if _REFERENCE_ONLY.value:
             written = _write_with_readme(collections, directory)
         else:
-            written = build.write(collections, directory)
+            written = build.write(collections, directory, limits.usable_cores())
     except (OSError, ValueError) as error:
         commands.complain(f"report: {error}")
         return 1

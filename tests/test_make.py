@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -87,6 +88,8 @@ class Checkout:
             (path / f".venv-{name}" / ".installed").touch()
         # No make target reaches the network: uv is a stub, too.
         program(path / "bin" / "uv", note)
+        # make looks for a Python, and elsewhere may find a script that does so, too.
+        (path / "bin" / "python3").symlink_to(sys.executable)
 
     def make(self, *words: str, **environment: str):
         """Runs make; the calls of the stubs since the last run are in `notes`."""

@@ -5,6 +5,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import re
@@ -13,7 +14,14 @@ from typing import NamedTuple
 import jinja2
 
 from identity_matters import code_version, paper
-from identity_matters.report import figures, markdown, page, publish, tables
+from identity_matters.report import (
+    figures,
+    markdown,
+    page,
+    publish,
+    shared_work,
+    tables,
+)
 from identity_matters.report.collection import (
     REDUCED,
     Collection,
@@ -139,12 +147,14 @@ _TEMPLATES.globals |= {
 }
 
 
-def write(collections: list[Collection], directory: pathlib.Path) -> list[pathlib.Path]:
+def write(
+    collections: list[Collection], directory: pathlib.Path, processes: int = 1
+) -> list[pathlib.Path]:
     """Writes the whole report to `directory` and returns the paths of its pages.
 
     If building fails, the old report stays as it was. Each figure uses the last
     collection that has points for it: yours before the reference. A run that it cannot
-    draw is listed with the reason.
+    draw is listed with the reason. So many `processes` draw; see `shared_work.compute`.
     """
     with publish.prepared(directory) as aside:
         for name in ("figures", "tables"):
@@ -158,7 +168,9 @@ def write(collections: list[Collection], directory: pathlib.Path) -> list[pathli
         }
         for name, rows in rows_of_tables.items():
             figures.write_csv(aside / "tables" / f"{name}.csv", list(rows))
-        pictures, problems = _pictures(collections, aside / "figures", directory)
+        pictures, problems = _pictures(
+            collections, aside / "figures", directory, processes
+        )
         text = _markdown(collections, directory, pictures, problems)
         (aside / "REPORT.md").write_text(text, encoding="utf-8")
         (aside / "report.html").write_text(page.render(text, aside), encoding="utf-8")
@@ -217,7 +229,10 @@ def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
 
 
 def _pictures(
-    collections: list[Collection], aside: pathlib.Path, directory: pathlib.Path
+    collections: list[Collection],
+    aside: pathlib.Path,
+    directory: pathlib.Path,
+    processes: int,
 ) -> tuple[_Figures, list[str]]:
     """The figures that could be drawn, and the problems.
 
@@ -225,19 +240,40 @@ def _pictures(
       collections: the runs.
       aside: where the files of the figures are written.
       directory: where the report will be, for links.
+      processes: how many draw.
     """
+    draw = functools.partial(
+        _draw, collections=collections, aside=aside, directory=directory
+    )
+    attempts = shared_work.compute(draw, figures.FIGURES, processes)
     pictures: _Figures = {}
     problems: list[str] = []
-    for figure in figures.FIGURES:
-        for collection in reversed(collections):
-            runs = _drawn_runs(figure.experiment, collection)
-            shown, problems_of_figure = figures.save(figure, runs, aside)
-            problems += problems_of_figure
-            if shown:
-                text = _picture(figure.name, collection.name, shown, directory)
-                pictures[figure.name] = (group_runs(shown)[0].claim, text)
-                break  # an earlier collection is drawn only if this one has no points
+    for figure, (picture, problems_of_figure) in zip(
+        figures.FIGURES, attempts, strict=True
+    ):
+        problems += problems_of_figure
+        if picture is not None:
+            pictures[figure.name] = picture
     return pictures, problems
+
+
+def _draw(
+    figure: figures.Figure,
+    collections: list[Collection],
+    aside: pathlib.Path,
+    directory: pathlib.Path,
+) -> tuple[tuple[str, Markdown] | None, list[str]]:
+    """A figure as `_Figures` has it, None without points, and the problems."""
+    problems: list[str] = []
+    # An earlier collection is drawn only if the later ones have no points.
+    for collection in reversed(collections):
+        runs = _drawn_runs(figure.experiment, collection)
+        shown, problems_of_runs = figures.save(figure, runs, aside)
+        problems += problems_of_runs
+        if shown:
+            text = _picture(figure.name, collection.name, shown, directory)
+            return (group_runs(shown)[0].claim, text), problems
+    return None, problems
 
 
 def _picture(

@@ -16,6 +16,7 @@ from identity_matters import train as library_train
 from identity_matters.batches import Arrays
 from identity_matters.preprocessing import Preprocessing
 from tests import forked
+from tests.experiments import shallow_arms
 from tests.measured import settings
 
 TINY = (
@@ -249,7 +250,8 @@ runpy.run_module("experiments.images.comparisons", run_name="__main__", alter_sy
 @pytest.mark.parametrize("after", [False, True])
 def test_a_finished_net_is_not_lost_with_its_checkpoints(after, tmp_path):
     """Killed just before or after the first deletion, a comparison keeps its net."""
-    command = ["--config=:digits/two_depths", *TINY, f"--results_dir={tmp_path}"]
+    config = f"--config={shallow_arms.__file__}:digits/two_depths"
+    command = [config, *TINY, f"--results_dir={tmp_path}"]
     command += ["--config.train.steps=2", "--config.train.steps_per_log=1"]
     forked.run_code(KILL.format(after=after), tmp_path, *command, ends=-9)
     (run,) = (tmp_path / "comparisons" / "digits").glob("two_depths@*/seed=0")

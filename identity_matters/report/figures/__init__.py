@@ -27,11 +27,12 @@ from identity_matters.report.figures import (
     relu,
     sampled,
 )
-from identity_matters.report.figures.registry import FIGURES
+from identity_matters.report.figures.registry import FIGURES, Figure
 from identity_matters.report.figures.saving import save, write_csv
 
 __all__ = [
     "FIGURES",
+    "Figure",
     "ablations",
     "cifar",
     "comparisons",
