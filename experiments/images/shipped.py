@@ -5,7 +5,8 @@ it, with weights rounded so that they take 5 MB, and errs no more than that run,
 a margin. Expected: 6.96 %.
 
 Command: make data && python -m experiments.images.shipped
-Hardware: 2 CPU cores. Time: about 10 minutes. An interrupted run resumes with the next slice.
+Hardware: 2 CPU cores. Time: about 10 minutes. An interrupted run resumes with the next
+slice.
 """
 
 import functools
