@@ -2,16 +2,18 @@
 
 Most programs of the tests run once, for less time than XLA takes to optimize them. So
 they are compiled quickly, in the tests and in processes that `tests.forked` starts, but
-for tests that are marked with `compiled_for_users`.
+for tests that are marked with `compiled_for_users`. `tests.kept_programs` keeps them
+for the next session.
 """
 
+import contextlib
 import pathlib
 import signal
 
 import jax
 import pytest
 
-from tests import quick_compilation
+from tests import kept_programs, quick_compilation
 
 # A shell makes its background jobs ignore Ctrl-C; processes that tests start would
 # inherit that.
@@ -38,6 +40,19 @@ SLOW_FILES = (
     "test_make.py",
     "test_offline.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps programs on disk, unless pytest can or may keep nothing there."""
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        with contextlib.suppress(OSError):
+            kept_programs.use(cache.mkdir(kept_programs.directory_name()))
+
+
+def pytest_collectstart() -> None:
+    """Tables of cases may hold what a program has computed."""
+    quick_compilation.use(True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

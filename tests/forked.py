@@ -26,7 +26,8 @@ from collections.abc import Iterable
 from multiprocessing import util
 from typing import Any
 
-from tests import quick_compilation
+from experiments.run import process as experiments_process
+from tests import kept_programs, quick_compilation
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRELOADED = [
@@ -59,6 +60,7 @@ def _run(
     devices: int,
     starts_server: bool,
     compile_options: list[tuple[str, Any]],
+    programs: pathlib.Path | None,
 ):
     for path, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
@@ -66,6 +68,8 @@ def _run(
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(cwd)
     quick_compilation.use_options(compile_options)
+    kept_programs.use(programs)
+    experiments_process.CACHED_FROM_SECONDS = 0.0
     if starts_server:
         _fork_its_server()
     sys.argv = [module, *arguments]
@@ -161,6 +165,7 @@ class Started:
             "devices": devices,
             "starts_server": starts_server,
             "compile_options": quick_compilation.options_in_use,
+            "programs": kept_programs.directory,
         }
         self.process = server.Process(target=_run, kwargs=command)
         self.process.start()
