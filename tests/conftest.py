@@ -41,6 +41,19 @@ SLOW_FILES = (
     "test_offline.py",
 )
 
+# Their tests take longest. They come first, as one that begins when the others have
+# ended leaves all workers but its own idle.
+LONG_FILES = (
+    "docs/test_notebooks.py",
+    "train/test_survival.py",
+    "train/test_train.py",
+    "report/test_report.py",
+    "test_hostile.py",
+    "test_offline.py",
+    "experiments/test_reproduce.py",
+    "experiments/test_experiments.py",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps programs on disk, unless pytest can or may keep nothing there."""
@@ -56,12 +69,23 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of SLOW_DIRECTORIES and SLOW_FILES as slow."""
-    tests = pathlib.Path(__file__).parent
+    """Marks the tests of SLOW_DIRECTORIES and SLOW_FILES as slow; LONG_FILES first."""
     for item in items:
-        path = item.path.relative_to(tests)
+        path = _path_in_tests(item)
         if path.parts[0] in SLOW_DIRECTORIES or path.as_posix() in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+    # Sorting leaves the tests of a file, and the other files, in their order.
+    items.sort(key=_rank)
+
+
+def _path_in_tests(item: pytest.Item) -> pathlib.Path:
+    return item.path.relative_to(pathlib.Path(__file__).parent)
+
+
+def _rank(item: pytest.Item) -> int:
+    """The place of the test's file in LONG_FILES, or behind them."""
+    path = _path_in_tests(item).as_posix()
+    return LONG_FILES.index(path) if path in LONG_FILES else len(LONG_FILES)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
