@@ -23,7 +23,13 @@ def last_lines(summary: dict, path: Any, results_dir: Any) -> str:
       path: of its directory.
       results_dir: in which that lies.
     """
-    claim = paper.CLAIMS[summary["claim"]]
+    claim = paper.CLAIMS.get(summary["claim"])
+    if claim is None:  # as of an experiment that is being written
+        return (
+            f"finished: {path}/summary.json\n"
+            f"  claim   identity_matters/claims.toml has no {summary['claim']!r} yet;"
+            " docs/adding_an_experiment.md shows how to add it"
+        )
     root = epath.Path(results_dir)
     flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
     result = _own_result(summary, claim.id, path)

@@ -12,7 +12,7 @@ import pytest
 from absl import app
 
 from experiments import run
-from experiments.run import endings, execution, refusals, signals
+from experiments.run import conclusion, endings, execution, refusals, signals
 from identity_matters import runs
 from tests import forked
 from tests.experiments.test_run import TOY, run_toy, runs_below
@@ -35,6 +35,12 @@ def test_a_mistake_of_the_program_is_recorded_and_a_traceback_and_not_one_of_the
     said = "toy: out of memory (cannot allocate 8 TiB); choose smaller settings"
     assert last == said and "Traceback" not in finished.stderr
     assert [failed.status for failed in runs_below(tmp_path / "b")] == ["failed"]
+
+
+def test_a_finished_run_without_a_claim_says_where_to_add_it():
+    lines = conclusion.last_lines({"claim": "half-turn"}, "results/a", "results")
+    assert lines.startswith("finished: results/a/summary.json\n")
+    assert "claims.toml has no 'half-turn' yet" in lines
 
 
 @pytest.mark.parametrize(
