@@ -166,6 +166,8 @@ def an_old_make(machine: Machine) -> None:
 
 def python_without_docstrings_and_asserts(machine: Machine) -> None:
     machine.environment["PYTHONOPTIMIZE"] = "2"
+    # No other Python has compiled the libraries so; each of these processes would.
+    machine.environment["PYTHONPYCACHEPREFIX"] = str(machine.directory / "compiled")
 
 
 def no_home_directory(machine: Machine) -> None:
