@@ -8,6 +8,7 @@ docs/theory/memorize.md.
 * `network`: a residual block, the forward pass of the network, and its parameter count.
 * `plan`: what is decided before the weights are solved for; `rounding`: what a
   precision does to numbers and sums.
+* `gaussian`: the random numbers of the input map.
 * `input_map`: A_0 x without rounding, the same to the bit in every order of summation.
 * `construct`: `memorize` builds the network, `apply` and `verify` run it.
 * `adaptive`: biases and order from the data; in exact arithmetic it fits any distinct

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters.checks import check_whole, plain_array
-from identity_matters.memorize import adaptive, certificate, input_map, paper_method
+from identity_matters.memorize import (
+    adaptive,
+    certificate,
+    gaussian,
+    input_map,
+    paper_method,
+)
 from identity_matters.memorize.certificate import Certificate, PrecisionError, remedy
 from identity_matters.memorize.examples import (
     check_dtype,
@@ -151,7 +157,7 @@ def _draw_map(
 ) -> np.ndarray:
     """A random A_0, f[k, d], for the rows of x, rounded so that A_0 x is exact."""
     # Independent N(0, 1/k) entries, which preserve norms on average.
-    A_0 = np.asarray(jax.random.normal(key, (width, x.shape[1]), dtype))
+    A_0 = gaussian.normal(key, (width, x.shape[1]), dtype)
     A_0 = A_0 / np.sqrt(width).astype(dtype)
     if method == "adaptive":
         A_0 = _whitened_map(A_0, x)

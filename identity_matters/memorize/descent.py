@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
-from identity_matters.memorize import network
+from identity_matters.memorize import gaussian, network
 
 
 class Evaluation(TypedDict):
@@ -62,7 +62,8 @@ def random_network(
     arrays = {}
     for part_key, (name, part) in zip(keys, parts.items(), strict=True):
         deviation = np.float32(part.variance) ** 0.5
-        arrays[name] = jax.random.normal(part_key, part.shape, jnp.float32) * deviation
+        numbers = gaussian.normal(part_key, part.shape, np.float32)
+        arrays[name] = jnp.asarray(numbers * deviation)
     return network.Network(**arrays)
 
 
