@@ -65,7 +65,7 @@ def describe() -> dict:
         "platform": f"{platform.system()} {platform.machine()}",
         "backend": devices[0].platform,
         "devices": [device.device_kind for device in devices],
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpu_cores": limits.usable_cores(),
         "jax_settings": _jax_settings(jax.config.values),
         "variables": _variables(),
@@ -171,7 +171,8 @@ def _relative(argument: str) -> str:
     return argument.replace(f"{pathlib.Path.cwd()}{os.sep}", "")
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """What the processor calls itself; empty if nothing says it."""
     with contextlib.suppress(OSError):
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
         if line := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):

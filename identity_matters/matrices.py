@@ -39,10 +39,13 @@ def largest_spectral_norm(A: np.ndarray) -> float:
 
 
 def _larger_norm(tau: float, layers: np.ndarray) -> float:
-    """The largest of tau and the norms of f64[n, d, d] that are not within 1e-9 of it.
+    """The largest of tau and of the norms of f64[n, d, d].
 
-    Layers that one proof does not cover are halved until it does or one is left.
+    A norm of up to (1 + 1e-9) tau may count as tau. Layers that one proof does not
+    cover are halved until it does or one is left.
     """
+    if not layers.any():  # no proof covers norms of zero by tau = 0
+        return tau
     if _norms_are_below((1 + _CERTIFIED_TO) * tau, layers):
         return tau
     if len(layers) == 1:

@@ -166,7 +166,8 @@ def an_old_make(machine: Machine) -> None:
 
 def python_without_docstrings_and_asserts(machine: Machine) -> None:
     machine.environment["PYTHONOPTIMIZE"] = "2"
-    # No other Python has compiled the libraries so; each of these processes would.
+    # No other Python has compiled the libraries at this level. Without a directory that
+    # they share, each process would compile them again.
     machine.environment["PYTHONPYCACHEPREFIX"] = str(machine.directory / "compiled")
 
 

@@ -24,7 +24,7 @@ def last_lines(summary: dict, path: Any, results_dir: Any) -> str:
       results_dir: in which that lies.
     """
     claim = paper.CLAIMS.get(summary["claim"])
-    if claim is None:  # as of an experiment that is being written
+    if claim is None:  # an experiment whose claim is not written yet
         return (
             f"finished: {path}/summary.json\n"
             f"  claim   identity_matters/claims.toml has no {summary['claim']!r} yet;"

@@ -154,7 +154,8 @@ def write(
 
     If building fails, the old report stays as it was. Each figure uses the last
     collection that has points for it: yours before the reference. A run that it cannot
-    draw is listed with the reason. So many `processes` draw; see `shared_work.compute`.
+    draw is listed with the reason. `processes` is how many processes draw the figures;
+    see `shared_work.compute`.
     """
     with publish.prepared(directory) as aside:
         for name in ("figures", "tables"):

@@ -149,7 +149,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         multiples = {}
         if rounded_to is not None:
             arrays, rounded = rounding.to_multiples(arrays, rounded_to)
-            multiples = {"multiples": {"step": rounded_to, "rounded": rounded}}
+            multiples = {"multiples": {"step": float(rounded_to), "rounded": rounded}}
         metadata: dict[str, Any] = {
             **multiples,
             "step": step,

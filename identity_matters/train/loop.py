@@ -328,14 +328,14 @@ class _Run:
     def results(self, until: int) -> Iterator[tuple[int, dict]]:
         """Runs the steps up to `until`, or fewer if the log asks to stop.
 
-        Devices that run the steps by themselves begin the next dispatch before the
-        results of this one are read. For others the host would read, and time, each
-        dispatch a dispatch late.
+        Where the devices run a dispatch without the host, the next one is dispatched
+        before the results of this one are read. Elsewhere dispatching blocks, and
+        reading late would book the time of each dispatch on the next record.
 
         Yields:
           The last step of a dispatch, and its sums as NumPy arrays, in order.
         """
-        most_in_flight = 1 if self.parallel.run_loops else 0
+        most_in_flight = 1 if self.parallel.steps_run_on_device else 0
         # (last step, sums on the devices) of each dispatch that is not read, in order.
         in_flight: collections.deque[tuple[int, Any]] = collections.deque()
         for dispatched in self.dispatches(until):

@@ -40,7 +40,7 @@ jax_settings.use_fast_convolutions()
 _EVALUATIONS_IN_FLIGHT = 2
 # Where the host starts each operation of each step, and so is busy until a dispatch is
 # nearly over. A TPU runs the steps of a dispatch by itself.
-HOST_RUNS_LOOPS = ("cpu", "gpu")
+_HOST_DRIVEN_PLATFORMS = ("cpu", "gpu")
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
@@ -113,8 +113,8 @@ class ParallelSteps:
       process_count: the number of processes that own these devices.
       rows: this process's slice of a training batch.
       on_cpu: whether the devices are CPUs.
-      run_loops: whether the devices run the steps of a dispatch by themselves; see
-        HOST_RUNS_LOOPS.
+      steps_run_on_device: whether the devices run all steps of a dispatch without the
+        host.
       compile_seconds: spent on compiling so far; it only grows.
     Raises:
       ValueError: the devices cannot share a training batch evenly.
@@ -138,7 +138,7 @@ class ParallelSteps:
         self.batch_examples = batch_examples
         self.compile_seconds = 0.0
         self.on_cpu = devices[0].platform == "cpu"
-        self.run_loops = devices[0].platform not in HOST_RUNS_LOOPS
+        self.steps_run_on_device = devices[0].platform not in _HOST_DRIVEN_PLATFORMS
         self._task = task
 
         owners = [device.process_index for device in devices]

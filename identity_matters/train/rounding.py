@@ -4,16 +4,12 @@ That is a quarter of float32; compressed, as orbax keeps arrays, it is less stil
 small multiples are frequent. Arrays that have few numbers stay as they are.
 """
 
+import numbers
+
 import numpy as np
 
-# An array with fewer numbers is not worth an error.
+# Smaller arrays save too little to be worth the rounding error.
 LEAST_SIZE = 10_000
-
-
-def check_step(step: float) -> None:
-    """Raises ValueError unless `step` is a positive number."""
-    if not (isinstance(step, int | float) and 0 < step < float("inf")):
-        raise ValueError(f"rounded_to must be a positive number, got {step!r}")
 
 
 def to_multiples(
@@ -26,7 +22,13 @@ def to_multiples(
       step: above 0. An array with a number beyond 127 steps stays as it is.
     Returns:
       The arrays, i8 where they are multiples, and the names of those.
+    Raises:
+      ValueError: `step` is not a positive number in float32.
     """
+    is_number = isinstance(step, numbers.Real) and not isinstance(step, bool)
+    limits = np.finfo(np.float32)
+    if not (is_number and float(limits.tiny) <= step <= float(limits.max)):
+        raise ValueError(f"rounded_to must be a positive number, got {step!r}")
     stored = {}
     rounded = []
     for name, array in arrays.items():

@@ -23,7 +23,7 @@ import scipy.special
 from identity_matters import runs
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.preprocessing import Preprocessing
-from identity_matters.train import net_source, rounding
+from identity_matters.train import net_source
 from identity_matters.train.checkpoint import (
     NetAndPreprocessing,
     read_saved,
@@ -155,8 +155,6 @@ class TrainedNet:
           ValueError: `rounded_to` is not a positive number.
           CheckpointError, trees.NotStorableError: as `save_variables` does.
         """
-        if rounded_to is not None:
-            rounding.check_step(rounded_to)
         belongs_to = NetAndPreprocessing(
             net_source.describe(self.net), self.preprocessing
         )

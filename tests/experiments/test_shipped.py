@@ -47,5 +47,5 @@ def test_the_error_may_be_a_quarter_of_a_point_larger(errors, outcome):
 def test_it_labels_a_thousand_test_images():
     images, labels = datasets.load("cifar10", "test", DATA)
     scored = train.load("cifar10").evaluate(images[:1000], labels[:1000])
-    # 74 on the machine that wrote the reference; others round sums differently.
-    assert 71 <= scored["errors"] <= 77
+    # 73 in the reference; other machines round sums differently.
+    assert 70 <= scored["errors"] <= 76

@@ -17,3 +17,11 @@ def test_they_are_the_numbers_of_jax(shape, dtype):
     drawn = gaussian.normal(key, shape, dtype)
     assert drawn.dtype == dtype
     np.testing.assert_array_equal(drawn, jax.random.normal(key, shape, dtype))
+
+
+def test_they_can_be_traced():
+    key = jax_settings.random_key(3)
+    traced = jax.jit(lambda key: gaussian.normal(key, (7, 13), np.float32))
+    np.testing.assert_array_equal(
+        traced(key), gaussian.normal(key, (7, 13), np.float32)
+    )

@@ -17,6 +17,10 @@ def slow(item):
     time.sleep(0.2)
     return item, os.getpid()
 
+class Unsendable(Exception):
+    def __init__(self, first, second):
+        super().__init__((first, second))
+
 def fails_in_a_child(item):
     time.sleep(0.2)
     if os.getpid() != first:
@@ -54,11 +58,31 @@ def test_there_may_be_fewer_items_than_processes():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no other process")
+def test_no_process_is_left_after_an_error_here():
+    call = """
+import multiprocessing
+
+def fails_here(item):
+    if os.getpid() == first:
+        raise ValueError('of this process')
+    time.sleep(30)
+
+started = time.monotonic()
+try:
+    compute(fails_here, 'ab', processes=2)
+except ValueError as error:
+    print(error, multiprocessing.active_children(), time.monotonic() - started < 10)
+"""
+    assert output_of(call)[0] == "of this process [] True\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no other process")
 @pytest.mark.parametrize(
     "failure, error",
     [
         ("raise ValueError('of a child')", "ValueError: of a child"),
         ("os.kill(os.getpid(), 9)", "ChildProcessError: a process ended before"),
+        ("raise Unsendable(1, 2)", "ChildProcessError: Unsendable: (1, 2)"),
     ],
 )
 def test_what_ends_another_process_ends_the_computation(failure, error):

@@ -230,7 +230,7 @@ def test_a_dispatch_in_flight_changes_nothing(
 
     There the next dispatch runs while the sums of the last one are read.
     """
-    monkeypatch.setattr(compiled, "run_loops", True)
+    monkeypatch.setattr(compiled, "steps_run_on_device", True)
     resume(tmp_path / "from the start", toy.Log())
     stopped = toy.Log(stop_at_step=1)
     with pytest.raises(loop.StopRequested, match="stopped at step 2"):
@@ -243,7 +243,7 @@ def test_a_dispatch_in_flight_changes_nothing(
 )
 def test_only_tpus_run_the_steps_of_a_dispatch_by_themselves(platform, by_themselves):
     device = types.SimpleNamespace(platform=platform, process_index=0)
-    assert make_parallel([device]).run_loops == by_themselves
+    assert make_parallel([device]).steps_run_on_device == by_themselves
 
 
 def test_where_the_host_runs_the_steps_each_record_has_its_own_time(

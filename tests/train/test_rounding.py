@@ -45,7 +45,9 @@ def test_what_is_loaded_is_the_net_with_rounded_weights(trained, tmp_path, monke
         np.testing.assert_array_equal(saved, np.rint(np.asarray(given) / step) * step)
 
 
-@pytest.mark.parametrize("step", [0, -0.1, float("nan"), float("inf"), "0.1"])
+@pytest.mark.parametrize(
+    "step", [0, -0.1, float("nan"), float("inf"), 1e39, 1e-50, True, "0.1"]
+)
 def test_other_steps_are_refused(trained, tmp_path, step):
     with pytest.raises(ValueError, match="rounded_to must be a positive number"):
         trained.save(tmp_path, rounded_to=step)
