@@ -146,18 +146,18 @@ class Checkpoints(contextlib.AbstractContextManager):
         and `trees.split` name a leaf alike.
         """
         arrays = {name: np.asarray(leaf) for name, leaf in trees.names(tree).items()}
-        multiples = {}
+        rounded: list[str] = []
         if rounded_to is not None:
             arrays, rounded = rounding.to_multiples(arrays, rounded_to)
-            multiples = {"multiples": {"step": float(rounded_to), "rounded": rounded}}
         metadata: dict[str, Any] = {
-            **multiples,
             "step": step,
             "settings": self._settings,
             "arrays": digests.fingerprints(arrays),
             "extra": extra,
             "variables": skeleton,
         }
+        if rounded_to is not None:
+            metadata["multiples"] = {"step": float(rounded_to), "rounded": rounded}
         constants = {}
         if self._belongs_to is not None:
             net, preprocessing = self._belongs_to

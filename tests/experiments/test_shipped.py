@@ -6,6 +6,7 @@ import pytest
 from experiments.images import shipped
 from identity_matters import runs, train
 from identity_matters.images import datasets
+from identity_matters.train import trained_net
 from tests import measured
 from tests.forked import ROOT
 
@@ -49,3 +50,10 @@ def test_it_labels_a_thousand_test_images():
     scored = train.load("cifar10").evaluate(images[:1000], labels[:1000])
     # 73 in the reference; other machines round sums differently.
     assert 70 <= scored["errors"] <= 76
+
+
+def test_its_files_name_no_directory_of_the_machine_that_wrote_them():
+    files = [path for path in trained_net.SHIPPED.rglob("*") if path.is_file()]
+    assert files
+    # orbax writes into them where they were saved.
+    assert [path for path in files if b"successful to /" in path.read_bytes()] == []

@@ -21,7 +21,13 @@ def test_the_time_left_is_that_of_steps_and_evaluations():
 
 
 def test_dispatches_end_where_something_is_due():
-    intervals = Intervals(50, 8, 10, 25, 40)
+    intervals = Intervals(
+        steps=50,
+        steps_per_dispatch=8,
+        steps_per_log=10,
+        steps_per_evaluation=25,
+        steps_per_checkpoint=40,
+    )
     ends = []
     step = 0
     while step < 50:
@@ -49,6 +55,6 @@ def test_only_an_evaluation_is_due_before_the_first_step(name, due):
     "name", [field.name for field in dataclasses.fields(Intervals)]
 )
 def test_intervals_below_one_are_refused(name):
-    every = dataclasses.asdict(Intervals(8, 1, 3, 4, 2))
+    every = dict.fromkeys((field.name for field in dataclasses.fields(Intervals)), 1)
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         Intervals(**{**every, name: 0})
