@@ -110,7 +110,7 @@ def draw_starts(points: Points, canvas: Canvas) -> None:
             names.append(f"{arm.replace('_', ' ')}, rate {tuned}")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
-        axes.set_xlabel("test error (percent), each seed; x: failed")
+        axes.set(xlim=(-3, 105), xlabel="test error (percent), each seed; x: failed")
 
 
 def table_2_points(run: Run) -> Iterator[dict]:

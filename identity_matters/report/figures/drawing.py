@@ -105,7 +105,8 @@ def panels(
     columns = min(columns, len(parts))
     rows = -(-len(parts) // columns)
     if rows > 1:
-        canvas.set_size_inches(2.4 * columns + 0.6, 2.4 * rows + 0.8)
+        # One column has room for long names beside its axis.
+        canvas.set_size_inches(max(2.4 * columns + 0.6, 5.4), 2.4 * rows + 0.8)
     grid = canvas.subplots(rows, columns, squeeze=False, sharey=sharey).flatten()
     for unused in grid[len(parts) :]:
         unused.remove()
