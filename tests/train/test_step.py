@@ -1,6 +1,7 @@
 """Batches, the training and evaluation steps on them, and how devices share a batch."""
 
 import functools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -276,6 +277,23 @@ def make_steps(**changed):
     batches = {"batch_examples": 8, "evaluation_batch_examples": 8, **changed}
     task = toy.make_task()
     return task, parallel.ParallelSteps(task, devices=jax.devices()[:4], **batches)
+
+
+def test_running_a_program_for_the_first_time_does_not_count_as_compiling():
+    """The host drives a GPU's loop, so the first call returns when it is over."""
+    _, on_four = make_steps()
+    compiled = jax.jit(lambda x: x + 1)
+
+    def compile_and_run(x):
+        y = compiled(x)
+        time.sleep(1.0)
+        return y
+
+    on_four._call("a program", compile_and_run, (jnp.ones(3),))
+    assert 0 < on_four.compile_seconds < 1.0
+    before = on_four.compile_seconds
+    on_four._call("a program", compile_and_run, (jnp.ones(4),))
+    assert on_four.compile_seconds == before
 
 
 def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
