@@ -277,9 +277,8 @@ class ControlTrial(NamedTuple):
 def linear_control(trial: ControlTrial, key: jax.Array) -> dict:
     """The same search for linear residual nets, with as many starts per problem."""
     rng = generator(key)
-    zero, y = _linear_problems(trial, rng)
     norms = np.repeat(trial.start_norms, trial.starts)
-    batch = problems.repeat(zero._replace(y=y), len(norms))
+    batch = problems.repeat(_linear_problems(trial, rng), len(norms))
     start = model.random_layers(
         rng,
         np.tile(norms, trial.problems),
@@ -308,18 +307,14 @@ def linear_control(trial: ControlTrial, key: jax.Array) -> dict:
     }
 
 
-def _linear_problems(
-    trial: ControlTrial, rng: np.random.Generator
-) -> tuple[model.Problem, np.ndarray]:
-    """Problems with labels 0, and the labels of random linear teachers."""
+def _linear_problems(trial: ControlTrial, rng: np.random.Generator) -> model.Problem:
+    """Problems with the labels of random linear teachers, without maps, stacked."""
     count = trial.problems
     width = trial.width_in
     x = problems.paired_inputs(rng, count, trial.pairs, width)
     teachers = model.random_layers(
         rng, np.full(count, trial.teacher_norm), trial.depth, width, width
     )
+    y = np.asarray(jax.vmap(model.linear_outputs)(teachers, x))
     no_map = np.zeros((count, 0, 0))
-    zero = model.Problem(x, np.zeros_like(x), no_map, no_map)
-    scale = np.sqrt(x.shape[1])
-    y = scale * np.asarray(jax.vmap(model.linear_residuals)(teachers, zero))
-    return zero, y
+    return model.Problem(x=x, y=y, A=no_map, B=no_map)

@@ -3,8 +3,8 @@
 Every form reads ``||grad f||_F^2 >= right(l, tau, sigma, f - C)`` where ``|||A||| <=
 tau < 1``. Both printed ones, "iclr2017" and "v3" (of arXiv), are false; there sigma is
 sigma_min(Sigma). "corrected" is true and tight; there it is sigma_+, the least non-zero
-eigenvalue. docs/theory/gradient_bound.md has the proofs, G1 to G10, and says what is
-wrong in print.
+eigenvalue. docs/theory/gradient_bound.md has the proofs, and says what is wrong in
+print.
 """
 
 from collections.abc import Callable
@@ -98,11 +98,14 @@ def _corrected_right(
     """The corrected right-hand side, f64[...], for the kept part of Sigma, batched."""
     kept = second_moment.kept_part(Sigma)
     excess = kept.squared_norm(E)
-    # ||E Sigma||_F is at least sqrt(sigma excess) less this.
+    # ||E Sigma||_F is at least the first of these less the second.
+    before_rounding = np.sqrt(kept.least * excess)
     rounding = np.linalg.norm(E, axis=(-2, -1)) * kept.rounding
-    largest = np.sqrt(kept.least * excess)
-    certain = np.maximum(1 - rounding / np.where(largest > 0, largest, 1), 0)
-    return gradient_bound_corrected(depth, tau, kept.least, excess * certain**2)
+    # Where there is nothing to divide by, the bound is 0 with any share.
+    divisor = np.where(before_rounding > 0, before_rounding, 1)
+    share_left = np.maximum(1 - rounding / divisor, 0)
+    # (before_rounding - rounding)^2 = kept.least excess share_left^2.
+    return gradient_bound_corrected(depth, tau, kept.least, excess * share_left**2)
 
 
 def squared_gradient_and_excess(

@@ -17,6 +17,7 @@ the rotation that they follow:
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -130,19 +131,37 @@ def lengthened_turn(
     """Lengthens the `planes` largest turns, each by the best psi there (F15).
 
     Several become half turns, paired anew by P. The planes are invariant if R is
-    normal. The other planes follow in the result, as they are.
+    normal. In the result the other planes follow, as they are.
     """
     largest = np.argsort(-np.abs(turn.angles), kind="stable")[:planes]
     chosen_basis, other_basis = _split_basis(turn.basis, largest)
     basis, stretches = _paired_basis(chosen_basis, polar_factor(target))
-    theta = np.pi if planes > 1 else turn.angles[largest[0]]
-    psi = [_best_psi(abs(theta), pair, depth) for pair in np.log(stretches)]
-    # Past theta to the side to which theta turns.
-    lengthened = theta + np.copysign(psi, theta)
+    lengthened = [
+        _lengthened_angle(theta, log_stretches, depth)
+        for theta, log_stretches in zip(
+            _angles_to_lengthen(turn.angles[largest]), np.log(stretches), strict=True
+        )
+    ]
     return RotationForm(
         basis=np.concatenate([basis, other_basis], axis=1),
         angles=np.concatenate([lengthened, np.delete(turn.angles, largest)]),
     )
+
+
+def _angles_to_lengthen(angles: np.ndarray) -> np.ndarray:
+    """One angle as it is; of several, f64[planes], each becomes pi.
+
+    Half turns alone keep their rotation when their planes are paired anew.
+    """
+    if len(angles) == 1:
+        return angles
+    return np.full(len(angles), np.pi)
+
+
+def _lengthened_angle(theta: float, log_stretches: np.ndarray, depth: int) -> float:
+    """theta and the best psi beyond it, to the side to which theta turns."""
+    psi = _best_psi(abs(theta), log_stretches, depth)
+    return theta + math.copysign(psi, theta)
 
 
 def _split_basis(

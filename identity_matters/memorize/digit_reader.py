@@ -54,8 +54,8 @@ class DigitReader(NamedTuple):
 def digit_reader(width: int, base: int, digits: int, offset: int = 0) -> DigitReader:
     """The reader of words of `digits` digits; the first is the most significant one.
 
-    DIGIT and SCRATCH are 0 before and after. The place counts down, and what is left of
-    the word is multiplied by the base.
+    DIGIT and SCRATCH are 0 before and after. The place counts down, and the word's next
+    digit becomes its first one.
 
     Args:
       width: of the network.
@@ -64,20 +64,47 @@ def digit_reader(width: int, base: int, digits: int, offset: int = 0) -> DigitRe
       offset: what is subtracted from a word's digits, so that it may be of either sign:
         the word is ``sum_j digit_j base^(digits - 1 - j) - offset``.
     """
-    top = base ** (digits - 1)
-    count = blocks_that_add_where(
-        width, {WORD: 1}, top - offset, {WORD: -top, DIGIT: 1}
+    units_that_add = [
+        *_units_that_add_digit_if_place_is_0(base),
+        *_units_that_go_on_to_next_digit(base, offset),
+    ]
+    return DigitReader(
+        take_digit=_take_first_digit(width, base, digits=digits, offset=offset),
+        distance=block(width, absolute_value(PLACE, to=SCRATCH)),
+        add_digit=block(width, units_that_add),
     )
-    # The digit is below the base, so that a place other than 0 leaves nothing of it.
-    add_digit = [
+
+
+def _take_first_digit(width: int, base: int, *, digits: int, offset: int) -> Repeated:
+    """Moves the first digit from the word to DIGIT, which counts it, one by one."""
+    top = base ** (digits - 1)
+    count_one = blocks_that_add_where(
+        width,
+        reads={WORD: 1},
+        threshold=top - offset,
+        writes={WORD: -top, DIGIT: 1},
+    )
+    return Repeated(count_one, repeats=base - 1)
+
+
+def _units_that_add_digit_if_place_is_0(base: int) -> list[Unit]:
+    """LABEL gains DIGIT if SCRATCH, which holds |place|, is 0; both are cleared."""
+    return [
+        # The digit is below the base: a place other than 0 leaves nothing of it.
         Unit(reads={DIGIT: 1, SCRATCH: -base}, bias=0, writes={LABEL: 1}),
         clear(DIGIT),
         clear(SCRATCH),
+    ]
+
+
+def _units_that_go_on_to_next_digit(base: int, offset: int) -> list[Unit]:
+    """The place counts down, and the word w becomes base (w + offset) - offset.
+
+    Without its first digit, w + offset is the sum of the others at their places. Times
+    the base, each of them stands one place further up.
+    """
+    return [
         always({PLACE: -1}),
+        # w + (base - 1) (w + offset) = base (w + offset) - offset.
         Unit(reads={WORD: 1}, bias=offset, writes={WORD: base - 1}),
     ]
-    return DigitReader(
-        take_digit=Repeated(count, repeats=base - 1),
-        distance=block(width, absolute_value(PLACE, to=SCRATCH)),
-        add_digit=block(width, add_digit),
-    )

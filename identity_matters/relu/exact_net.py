@@ -88,17 +88,14 @@ def gradient_and_hessian(
     d, _ = blocks[0].V.shape
     size = sum(block.size for block in blocks)
     # Half of sum_i r_i Hess r_i: each pair of weights is in one of the two triangles.
-    mixed = np.full((size, size), Fraction(0))
+    mixed = _zeros(size, size)
     # Derivatives of the next block's input in all weights below it, f[n, d, below].
-    input_rates = np.full((len(r), d, 0), Fraction(0))
+    input_rates = _zeros(len(r), d, 0)
     for block, G in zip(blocks, _pulled_back(blocks, r @ B), strict=True):
-        places = _Places.of(block, offset=input_rates.shape[2])
         rates = _ActivationRates.of(block, input_rates)
-        below = slice(places.offset)
-        # Two weights of V, or two of W, have no second derivative on a smooth piece.
-        mixed[places.of_V[:, :, None], places.of_W] = _V_with_W(rates, G)
-        mixed[places.of_V, below] = _V_with_below(rates, G)
-        mixed[places.of_W[:, :d], below] = _W_with_below(block, input_rates, G)
+        below = input_rates.shape[2]
+        end = below + block.size
+        mixed[below:end, :end] = _rows_of_mixed(block, rates, input_rates, G)
         input_rates = _output_rates(block, rates, input_rates)
     jacobian = np.einsum("oa,nap->nop", B, input_rates).reshape(-1, size)
     share = Fraction(2, len(r))
@@ -118,29 +115,6 @@ def _pulled_back(blocks: list[Block], last: np.ndarray) -> list[np.ndarray]:
         G = pulled[0]
         pulled.insert(0, G + ((G @ block.V) * block.active) @ block.W[:, :d])
     return pulled
-
-
-class _Places(NamedTuple):
-    """Where the weights of a block stand among all weights.
-
-    Attributes:
-      offset: of its first weight; those before belong to the blocks below.
-      of_V: i64[d, k].
-      of_W: i64[k, width_z].
-    """
-
-    offset: int
-    of_V: np.ndarray
-    of_W: np.ndarray
-
-    @classmethod
-    def of(cls, block: Block, offset: int) -> "_Places":
-        V, W, _, _ = block
-        return cls(
-            offset=offset,
-            of_V=offset + np.arange(V.size).reshape(V.shape),
-            of_W=offset + V.size + np.arange(W.size).reshape(W.shape),
-        )
 
 
 class _ActivationRates(NamedTuple):
@@ -170,12 +144,43 @@ class _ActivationRates(NamedTuple):
 #
 #     sum_{n, a, c} G_na V_ac z_nc,
 #
-# where G is held fixed, for three kinds of pairs of weights.
+# where G is held fixed, for three kinds of pairs of weights. Two weights of V, or two
+# of W, of the same block have no second derivative on a smooth piece.
+
+
+def _rows_of_mixed(
+    block: Block, rates: _ActivationRates, input_rates: np.ndarray, G: np.ndarray
+) -> np.ndarray:
+    """The rows of a block in `mixed` of `gradient_and_hessian`: f[own, below + own].
+
+    Columns are the weights of the blocks below and then its own, V before W, as rows
+    are. Of the block's own pairs, each is in the row of its weight of V alone.
+    """
+    below = input_rates.shape[2]
+    V_size = block.V.size
+    W_size = block.W.size
+    V_with_below = _V_with_below(rates, G).reshape(V_size, below)
+    V_with_W = _V_with_W(rates, G).reshape(V_size, W_size)
+    W_with_below = _W_with_below(block, input_rates, G).reshape(W_size, below)
+    return np.block(
+        [
+            [V_with_below, _zeros(V_size, V_size), V_with_W],
+            [W_with_below, _zeros(W_size, V_size), _zeros(W_size, W_size)],
+        ]
+    )
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return np.full(shape, Fraction(0))
 
 
 def _V_with_W(rates: _ActivationRates, G: np.ndarray) -> np.ndarray:
-    """Of V_ac and W_cb, which is in the same unit: f[d, k, width_z], [a, c, b]."""
-    return np.einsum("na,ncb->acb", G, rates.in_W)
+    """Of V_ac and W_eb, 0 unless c = e: f[d, k, k, width_z], [a, c, e, b]."""
+    _, k, width_z = rates.in_W.shape
+    derivatives = _zeros(G.shape[1], k, k, width_z)
+    unit = np.arange(k)
+    derivatives[:, unit, unit] = np.einsum("na,ncb->acb", G, rates.in_W)
+    return derivatives
 
 
 def _V_with_below(rates: _ActivationRates, G: np.ndarray) -> np.ndarray:
@@ -184,8 +189,17 @@ def _V_with_below(rates: _ActivationRates, G: np.ndarray) -> np.ndarray:
 
 
 def _W_with_below(block: Block, input_rates: np.ndarray, G: np.ndarray) -> np.ndarray:
-    """Of W_cb and each weight below, through the input's entry b: f[k, d, below]."""
-    return np.einsum("nc,nbp->cbp", (G @ block.V) * block.active, input_rates)
+    """Of W_cb and each weight below, through entry b of z: f[k, width_z, below].
+
+    The bias reads the 1 that is appended to z, which depends on no weight.
+    """
+    k, width_z = block.W.shape
+    _, d, below = input_rates.shape
+    derivatives = _zeros(k, width_z, below)
+    derivatives[:, :d] = np.einsum(
+        "nc,nbp->cbp", (G @ block.V) * block.active, input_rates
+    )
+    return derivatives
 
 
 def _output_rates(

@@ -66,15 +66,20 @@ def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
     return (predictions - problem.y) / np.sqrt(problem.x.shape[0])
 
 
-def linear_residuals(A: Array, problem: Problem) -> jax.Array:
-    """`residuals` of the linear net ``x -> (I + A_l) ... (I + A_1) x``.
+def linear_outputs(A: Array, x: Array) -> jax.Array:
+    """Those of the linear net ``x -> (I + A_l) ... (I + A_1) x``: f64[n, d].
 
-    A is f64[l, d, d].
+    A is f64[l, d, d], x is f64[n, d].
     """
-    h = jnp.asarray(problem.x)
+    h = jnp.asarray(x)
     for layer in A:
         h = h + h @ layer.T
-    return (h - problem.y) / np.sqrt(problem.x.shape[0])
+    return h
+
+
+def linear_residuals(A: Array, problem: Problem) -> jax.Array:
+    """`residuals` of the net of `linear_outputs`, without the maps of the problem."""
+    return (linear_outputs(A, problem.x) - problem.y) / np.sqrt(problem.x.shape[0])
 
 
 @jax.jit
