@@ -4,7 +4,8 @@
 
 * inside: random problems that `will_converge` certifies. At every update, gradient
   descent with the certified step size must stay within the certified radius and lower
-  the risk as fast as certified.
+  the risk as fast as certified. Further trials, whose settings begin with "beyond_", go
+  far beyond what is certified and count how often descent converges.
 * escape: how many updates descent from noise of several sizes takes to reach a scalar
   or diagonal target, against the number that the integral (V5) predicts.
 
@@ -36,7 +37,7 @@ _SETTINGS = {
         "sigma_condition_log10": 3.0,  # log10 of the largest condition number of Sigma
         # percent of the Sigma with d > 1 that have an eigenvalue 0
         "singular_percent": 25.0,
-        # at zero weights
+        # (f - C) / sigma at zero weights, which is s_0^2; (V4) ends at 0.1
         "beyond_excess_over_sigma": (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
         "beyond_shapes": ((2, 2), (8, 2), (2, 4), (8, 4)),  # pairs (l, d)
         "beyond_problems": 40,  # problems per excess and shape

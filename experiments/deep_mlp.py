@@ -301,7 +301,8 @@ def _gradients_are_attenuated(plain: list[dict], identity: list[dict]) -> bool:
 def _norm_metrics(identity: list[dict], rules: dict) -> dict:
     """The range of l |||A||| at the end, of nets with the identity.
 
-    Its largest ratio compares nets with the same l x rate, their product's step size.
+    Its largest ratio compares nets with the same l x rate, which is the step size of
+    their product W_l ... W_1.
     The first steps at a large rate move the weights further than they need to go, so
     only among such nets does l |||A||| show the effect of depth.
     """

@@ -50,7 +50,7 @@ OTHER_VARIANTS = {
     "file": "an R of your own, --config.file=R.npy; its layers go beside it"
 }
 
-# Metrics that the paper, or F5, promises to be at most 1.
+# Metrics that the paper, or for the polar bound F3, promises to be at most 1.
 _PROMISED = (
     "max_norm_over_v3_bound",
     "max_norm_over_iclr2017_bound",
@@ -58,8 +58,8 @@ _PROMISED = (
     "max_polar_norm_over_polar_bound",
     "max_psd_norm_over_psd_bound",
 )
-# By F8 the best norm equals the lower bound;
-# the slack is for rounding at angles near pi.
+# By F8 the best norm equals the lower bound; the slack is for rounding at angles near
+# pi.
 _OPTIMAL = {"max_best_over_lower_bound": 1.001}
 # The variants that ask how short the shortest path is, and the family that each draws
 # its targets from. The targets of every other variant are of the family of its name.

@@ -36,7 +36,7 @@ _RANDOM = {  # random points of B_tau
     # l is uniform on 1 ... 4 in one group, on 5 ... 16 in another
     "depth_caps": (4, 16),
     "batch_points": 1000,  # points per batch
-    # range of log10(right / left); end bins take the rest
+    # range of log10(right / (left (1 + relative_tolerance))); end bins take the rest
     "histogram_log10": (-12.0, 6.0),
     "histogram_bins": 72,
 }

@@ -7,8 +7,8 @@
   gradient descent converge. From zero weights, with Sigma = I and a symmetric R, all
   A_i stay equal and diagonal in the eigenbasis of R. Where R has an eigenvalue below 0,
   that of I + A_i falls towards 0 and cannot cross it.
-* noise: the two targets that stall, from Gaussian weights of five sizes. For how long
-  they take see experiments/convergence.py.
+* noise: the two targets that stall, from Gaussian weights of five sizes.
+  experiments/convergence.py says how long they take.
 
 Command: python -m experiments.linear_training --config=:depth
     (or :stuck_targets, :noise)

@@ -12,7 +12,7 @@ for each of them.
   for the first of the targets, the closed form with a bound that is searched vector by
   vector.
 * over_pair: random normal 4 x 4 R of the kind that F15 leaves open, in the same way.
-  Counted is how many have layers that attain the bound.
+  The metric is how many have layers that attain the bound.
 * curve: the optimum of two targets over the depth, with the polar layers and the bound
   by single vectors, for the figure.
 * attack: direct minimisation over the layers, from disturbed optimal ones, tries to end
@@ -26,7 +26,8 @@ at most 0.1 percent, and the minimisations end above it, most of them by less th
 of it. In four dimensions about 99 of 100 targets have layers that attain the bound.
 Verdict: counterexample if layers are shorter by more than rounding. Otherwise
 every_depth holds if all layers attain the closed form, and four_dimensions is
-reproduced if layers attain the bound at `least_attained_percent` of the pairs or more.
+reproduced if layers attain the bound for at least `least_attained_percent` of the pairs
+of a target and a depth.
 """
 
 import numpy as np

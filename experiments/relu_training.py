@@ -6,10 +6,9 @@ up to the largest that is certified. The blocks start from U = norm (Q, -Q) / sq
 with Q orthogonal, and one output is read. We integrate the flow by Runge-Kutta steps
 until the promised f is `final_share` of f(0).
 
-Expected: 336 certified problems a seed, nearly all of them with a risk of at least 1e-3
-of the mean square of the labels, none of which breaks its promise; the
-input weights U travel at most a fifth of their bound, the output weights V at most
-three quarters.
+Expected: 336 certified problems a seed. None breaks its promise, and nearly all have a
+risk of at least 1e-3 of the labels' mean square. The input weights U travel at most a
+fifth of their bound, the output weights V at most three quarters.
 """
 
 import numpy as np

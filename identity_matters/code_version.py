@@ -151,7 +151,7 @@ class _Version(NamedTuple):
 
     commit: str | None = None
     tree: Tree | None = None  # its files outside results/
-    # that are here, but neither in the tree nor ignored
+    # files that are here, but neither in the tree nor ignored
     other_files: list[str] | None = None
 
 

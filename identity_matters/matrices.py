@@ -57,8 +57,8 @@ def _larger_norm(tau: float, layers: np.ndarray) -> float:
 def layers_at_a_time(d: int) -> int:
     """How many d x d layers to compute with in one call: about 1 MB, which is cached.
 
-    One at a time, small layers take longer to call for than to compute; all at a time,
-    a deep net takes gigabytes.
+    One by one, small layers cost more in calls than in arithmetic; all at once, a deep
+    net takes gigabytes.
     """
     return max(1, 2**17 // d**2)
 

@@ -128,7 +128,8 @@ class BeyondTrial(NamedTuple):
       updates: of gradient descent on each problem.
       excess_over_sigma: (f - C) / sigma at zero weights.
       condition_log10: log10 of the largest condition number of Sigma.
-      converged: a problem has, if f - C ends at most at this times that at the start.
+      converged: a problem counts as converged if f - C ends at or below this multiple
+        of its first value.
     """
 
     depth: int

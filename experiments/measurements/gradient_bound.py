@@ -190,7 +190,7 @@ class RandomTrial(NamedTuple):
       batches_per_sampler: how many each of `random_ball.SAMPLERS` draws.
       batch_points: points of a batch.
       relative_tolerance: how much right may exceed left before the form fails.
-      histogram_log10: the range of log10(right / left).
+      histogram_log10: the range of log10(right / (left (1 + relative_tolerance))).
       histogram_bins: how many there are.
     """
 

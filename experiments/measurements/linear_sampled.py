@@ -112,6 +112,7 @@ class Training(DeviceTraining):
             "start_excess_risk": evaluations[0]["test_loss"],
             "excess_risk": float(np.mean(settled)),
             "predicted_excess_risk": self.predicted_risk(),
+            # The bounds on ||A_i|| go by this name; see `apply`.
             "largest_norm": max(
                 max(record["residual_ratio"]) for record in evaluations
             ),

@@ -101,6 +101,8 @@ def measure_depth(trial, key) -> dict:
         # The matrices of a standard network are W = I + A.
         A = A - np.eye(trial.width)
     best = min((descend(trial, A, rules) for rules in trial.rules), key=_rank)
+    # (2.3) promises this for the largest norm of all iterates. That of the recorded
+    # ones may be smaller; then more is asked of the run than (2.3) promises.
     promised = descent.guaranteed_decrease(
         depth, best["largest_norm"], min(trial.sigma_eigenvalues), best["learning_rate"]
     )

@@ -33,7 +33,8 @@ MEASURES = {name: kind.measure for name, kind in _KINDS.items()}
 def build(*, measured: str, **settings) -> tuple:
     """What the measurement of this kind reads.
 
-    Its field `setting`, if there is one, is made of the settings of that name's fields.
+    Its field `setting`, if there is one, is a `Setting`, made of the settings that have
+    the names of its fields.
 
     Raises:
       ValueError: a setting cannot be used.

@@ -63,7 +63,9 @@ class Convergence(NamedTuple):
     """What is certain before training; falsy if nothing is.
 
     Attributes:
-      s0: s_0, not less than in exact arithmetic; infinite where it cannot be known.
+      s0: s_0, not less than in exact arithmetic; infinite where float64 cannot tell
+        it, and where det R is not positive for a definite Sigma: no ball has an optimum
+        then.
       flow: the certificates of gradient flow, by increasing norm.
       descent: that of gradient descent, or None.
       reason: why nothing is certified; empty if something is.
@@ -129,8 +131,8 @@ def will_converge(
         return _refused("the entries of R are beyond what float64 can square")
     is_definite = rank_of_Sigma == len(R)
     if is_definite and not np.linalg.slogdet(R)[0] > 0:
-        # By G10 there is nothing to converge to inside a ball. So s_0 is at least 1,
-        # unless rounding has spoilt it.
+        # By G10 there is nothing to converge to inside a ball. s_0, at least 1 in exact
+        # arithmetic, is not computed.
         return _refused("det R is not positive, and Sigma is positive definite")
     problem = _Problem.of(R, kept)
     candidates = [_path(problem, depth)]
@@ -150,7 +152,7 @@ def will_converge(
 
 
 def _refused(reason: str) -> Convergence:
-    """That nothing is certified, not even s_0."""
+    """That nothing is certified, for a reason that is known before s_0 is computed."""
     return Convergence(s0=math.inf, flow=(), descent=None, reason=reason)
 
 

@@ -137,7 +137,7 @@ class _Point(NamedTuple):
 def guaranteed_decrease(
     depth: int, tau: float, sigma_min: float, learning_rate: float
 ) -> float:
-    """The least decrease of ``log(f - C)`` an update that (2.3) promises in B_tau.
+    """The decrease of ``log(f - C)`` per update that (2.3) guarantees in B_tau.
 
     Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2}
     sigma_min(Sigma). So an update inside B_tau with eta <= 1/L, where L is the

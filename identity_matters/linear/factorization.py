@@ -2,8 +2,8 @@
 
 ``R = U K V^T`` is the singular value decomposition of the target, det R > 0, and ``R =
 Q P`` its polar form, ``Q = U V^T``, ``P = V K V^T``. `svd` and `psd` are the paper's,
-with bounds in `identity_matters.paper`; the others are ours (F1 to F15 of
-docs/theory/factorization.md).
+with bounds in `identity_matters.paper`; the others are ours. Proofs: F1 to F3, F15 and
+F20; docs/theory/factorization.md says where.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from identity_matters.matrices import largest_spectral_norm
 
 
 def polar_bound(gamma: float, depth: int) -> float:
-    """``(pi + 3 gamma) / l``, which bounds the polar one if l >= 3 gamma (F3).
+    """``(pi + 3 gamma) / l``, a bound of |||A||| for method polar if l >= 3 gamma (F3).
 
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901

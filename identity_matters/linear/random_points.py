@@ -28,9 +28,9 @@ _UNIT_ROUNDOFF = 2.0**-24
 _REFLECTION_ROUNDINGS = 10
 # Error bounds are computed in float32 themselves, with a relative error of some 1e-6.
 _BOUND_SLACK = 1.001
-# log10 of the least 1 - tau / max_tau, and of the least weight of a column of E. The
-# relative distances of singular values from tau are a uniform share of a number that is
-# at least as large.
+# log10 of the least of three log-uniform numbers, which go up to 1: 1 - tau / max_tau,
+# the weight of a column of E, and a number for each layer. The layer's singular values
+# lie below tau by uniform shares of that number, relative to tau.
 _LOG10_CLOSEST = -4.0
 # left / right below which a point counts as close to equality.
 _TIGHT_RATIO = 1.01

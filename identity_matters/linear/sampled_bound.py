@@ -196,8 +196,8 @@ def _contraction(
     )
     # What curvature leaves of the fall that the gradient promises.
     gain = 1 - learning_rate * curvature / 2
-    # eta^2 beta / 2 times E||g - grad f||^2 is at most `noise` times
-    # (trace + largest) (f - C) + label_noise.
+    # eta^2 beta / 2 times E||g - grad f||^2 is at most
+    # noise ((trace + largest) (f - C) + label_noise).
     noise = (
         2 * learning_rate**2 * curvature * depth * stretch**2 / descent.batch_examples
     )

@@ -17,7 +17,8 @@ from identity_matters.checks import check_whole, square_matrix
 # rounding may lift it just above a whole number.
 _ROUNDING_LAYERS = 1e-9
 
-# Where ||R - I|| is at most this, R - I is computed with, which has all digits there.
+# Where ||R - I|| is at most this, we compute with R - I, which keeps all its digits
+# there.
 _NEAR_IDENTITY = 0.5
 
 # Of determinants in messages; the exponential of a larger one may overflow.

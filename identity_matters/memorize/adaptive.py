@@ -29,8 +29,9 @@ SURROGATE_RADIUS = 1 / 2
 # low, so that the unit's own activation, a divisor, is large.
 THRESHOLD_POSITION = 1 / 8
 # The smallest relative gap of n random points is about n^(-4/(k+1)): a gap of m needs
-# radii within m and directions within sqrt(m). In a block, no point may come closer to
-# another's unit than this fraction of it; with more, too many points would wait.
+# radii within m and directions within sqrt(m). Within a block, no point may come closer
+# to another point's unit than this fraction of that gap; with a larger fraction, too
+# many points would wait.
 LEAST_GAP_FRACTION = 1 / 8
 # Candidates per block, in widths, from which
 # points that do not disturb each other are taken.

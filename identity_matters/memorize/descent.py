@@ -88,7 +88,7 @@ def train(
       key: typed PRNG key for the batches.
       learning_rate, momentum: of optax.sgd.
       batch_examples: of a step.
-      steps: of the training; those after the last evaluation are not made.
+      steps: of the training; no step is taken after the last evaluation.
       steps_per_evaluation: steps from one evaluation to the next.
     Returns:
       The curve, an entry for each evaluation.

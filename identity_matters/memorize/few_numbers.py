@@ -246,7 +246,7 @@ class _Groups(NamedTuple):
       t: i64[n], increasing from 0.
       labels: int[n].
       group: i64[n], the number of the group of each point.
-      first_points: i64[G - 1], those of groups G, G - 1, ..., 2.
+      first_points: i64[G - 1], the first point of each of the groups G, G - 1, ..., 2.
     """
 
     t: np.ndarray

@@ -19,8 +19,8 @@ from identity_matters.array_types import Array
 
 # Entries of x that are cut into pieces at once, to stay in a core's cache.
 CHUNK_ENTRIES = 2**19
-# With fewer bits to share, a piece and an entry of A_0 would have less than three and
-# two.
+# With fewer bits to share, a piece would have fewer than three, or an entry of A_0
+# fewer than two.
 LEAST_SHARED_BITS = 5
 
 

@@ -264,8 +264,8 @@ def _search_tile(
       x: [n, d], all rows.
       start: the number of the tile's first row.
       lower_bounds: f32[tile, n - start] of `_lower_bounds`, squared distances in
-        unit^2. `best.rho` is brought to this scale, not they to that of x, as float32
-        may not hold them there.
+        unit^2. `best.rho` is converted to these units, rather than the bounds to those
+        of x, where float32 may not hold them.
       unit: of the lengths in the projection.
     """
     least_of_row = lower_bounds.min(axis=1)

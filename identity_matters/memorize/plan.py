@@ -39,11 +39,18 @@ class Plan(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The second layers for a `Plan`: f64, but rounded to its precision."""
+    """The second layers for a `Plan`, and the pre-activations of the first ones.
 
-    V: np.ndarray  # f64[l, k, k]
-    output_V: np.ndarray  # f64[r, r]
-    pre_activations: np.ndarray  # f64[l, k, k], [block, unit, point of the same block]
+    Attributes:
+      V: f64[l, k, k], rounded to the network's precision.
+      output_V: f64[r, r], of the last block; rounded in the same way.
+      pre_activations: f64[l, k, k], [block, unit, point of the same block], as float64
+        computes them.
+    """
+
+    V: np.ndarray
+    output_V: np.ndarray
+    pre_activations: np.ndarray
 
 
 def in_blocks(rows: np.ndarray, width: int) -> np.ndarray:

@@ -33,7 +33,11 @@ _SAME_AT_EVERY_DEPTH = {"v3": "--", "corrected": "-"}  # form -> line
 
 
 def distribution_points(run: Run) -> Iterator[dict]:
-    """One row for each bin of log10(right/left), over all random points of the run."""
+    """One row for each bin of log10(right/left), over all random points of the run.
+
+    The run has counted the points by right / (left (1 + relative_tolerance)), which no
+    figure tells from right/left.
+    """
     records = of_kind(run, "random")
     if not records:
         return
