@@ -9,14 +9,25 @@ import re
 import statistics
 from typing import Any
 
+# Where a number is still written in full.
+# An int is a count, and all of its digits are meant. Beyond 15 nobody reads them, and
+# readers of JSON that keep numbers as float64 lose some.
+_COUNTS_BELOW = 10**15
+# The whole part of a float: 123,457 is easier to read than 1.235e+05. A longer one
+# would show many more digits than were asked for.
+_WHOLE_PARTS_BELOW = 10**6
+# The fraction of a float: nobody needs that of 1,234.5, even if five digits were asked
+# for.
+_FRACTIONS_BELOW = 1000
+
 
 def _is_number(value: Any) -> bool:
-    """Whether this is a number of a usual size, whose statistics stay finite."""
+    """Whether this is an ordinary number, so that statistics of several stay finite."""
     return type(value) in (int, float) and abs(value) < 1e300
 
 
 def _as_word(value: object) -> str:
-    """A value that is no number of a usual size, as text.
+    """A value that is not an ordinary number, as text.
 
     Examples are "true", "None", "inf" and "1e+305". Raises TypeError for text.
     """
@@ -32,25 +43,36 @@ def _as_word(value: object) -> str:
 
 
 def format_number(value: object, digits: int = 4) -> str:
-    """Formats a number for the tables: integers in full, others to `digits` digits.
+    """Formats a number for the tables: counts in full, others to `digits` digits.
 
-    Below a million, others are rounded to integers from 1,000 on and where they would
-    need an exponent. Raises TypeError for what is neither a number nor true, false or
-    null.
+    A count is an int below 10^15. Below a million, others are rounded to integers from
+    1,000 on and where they would need an exponent. Raises TypeError for what is neither
+    a number nor true, false or null.
     """
     if not isinstance(value, int | float) or not _is_number(value):
         return _as_word(value)
-    if isinstance(value, int) and abs(value) < 10**15:
+    if _is_count(value):
         return f"{value:,}"
-    text = f"{value:.{digits}g}"
-    whole = abs(value) < 10**6 and (abs(value) >= 1000 or "e+" in text)
-    return f"{value:,.0f}" if whole else text
+    if abs(value) < _WHOLE_PARTS_BELOW and not _has_room_for_fraction(value, digits):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def _is_count(value: float) -> bool:
+    """Whether `format_number` writes all digits, however few are asked for."""
+    return isinstance(value, int) and abs(value) < _COUNTS_BELOW
+
+
+def _has_room_for_fraction(value: float, digits: int) -> bool:
+    """Whether a fraction is shown behind the whole part, which may take all digits."""
+    rounded = abs(float(f"{value:.{digits}g}"))
+    return abs(value) < _FRACTIONS_BELOW and rounded < 10**digits
 
 
 def mean_sd(values: list) -> str:
     """Mean ± standard deviation, or the value alone if all are equal.
 
-    If one is no number of a usual size, the different values are listed instead.
+    If one is not an ordinary number, the different values are listed instead.
     """
     if not all(map(_is_number, values)):
         return _listed(values)
@@ -89,32 +111,16 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
 
 def _end_in_words(value: float, digits: int, extreme: str = "") -> str:
     """One end of a range to `digits` digits; see `in_words` for `extreme`."""
-    # Before it is rounded: a bound of 1 + 2e-16 is printed as 1.0.
-    written_by = format_number if _is_whole(value) else _rounded
-    if extreme and not _is_printed_in_full(value):
+    # Decided before it is rounded: a bound of 1 + 2e-16 is written as 1.0, not as 1.
+    has_fraction = not float(value).is_integer()
+    if extreme and not _is_count(value):
         value = _bound(value, digits, extreme)
-    return _with_power_of_ten(written_by(value, digits))
-
-
-def _is_printed_in_full(value: float) -> bool:
-    """Whether `format_number` prints all digits of it, however few are asked for."""
-    if isinstance(value, int):
-        return abs(value) < 10**15
-    return value.is_integer() and abs(value) < 10**6
-
-
-def _is_whole(value: float) -> bool:
-    """Whether this is a whole number, not one that is too large for a fraction."""
-    return isinstance(value, int) or (value.is_integer() and abs(value) < 10**15)
-
-
-def _rounded(value: float, digits: int) -> str:
-    """A number with a fraction, to `digits` digits; the whole part is shown in full."""
-    in_full_from = min(10**digits, 1000)  # as `format_number` does from 1,000 on
-    if abs(float(f"{value:.{digits}g}")) >= in_full_from:
-        return format_number(value, digits)
-    # Trailing zeros show the precision: 1.0.
-    return f"{value:#.{digits}g}"
+    if has_fraction and _has_room_for_fraction(value, digits):
+        # "#" keeps the trailing zeros, which show the precision: 1.0.
+        text = f"{value:#.{digits}g}"
+    else:
+        text = format_number(value, digits)
+    return _with_power_of_ten(text)
 
 
 def _with_power_of_ten(text: str) -> str:
@@ -126,11 +132,14 @@ def _with_power_of_ten(text: str) -> str:
 
 
 def _bound(value: float, digits: int, extreme: str) -> float:
-    """The nearest number of `digits` digits from `value` up ("max") or down ("min")."""
-    # Drop the rounding errors of float64 first: 1 + 2e-16 is at most 1.0.
+    """The nearest number of `digits` digits from `value` up ("max") or down ("min").
+
+    Digits after the ninth are rounded off first, as they may be rounding errors of
+    float64: 1 + 2e-16 is at most 1.0.
+    """
     exact = decimal.Context(prec=9).create_decimal_from_float(value)
-    if abs(value) < 10**6:
-        # The whole part is printed in full.
+    if abs(value) < _WHOLE_PARTS_BELOW:
+        # The whole part is written in full.
         digits = max(digits, exact.adjusted() + 1)
     rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
     context = decimal.Context(prec=digits, rounding=rounding)

@@ -46,6 +46,12 @@ def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
             [3133.9, True, 0.0, None],
             ["3,134", "true", "0", "None"],
         ),
+        # The limits: of counts, of fractions, and of whole parts.
+        (
+            numbers.format_number,
+            [10**15 - 1, 10**15, 999.94, 1000.4, 999_999.0, 1e6],
+            ["999,999,999,999,999", "1e+15", "999.9", "1,000", "999,999", "1e+06"],
+        ),
         (numbers.in_words, [[6.148, 6.149], [5.9, 6.4]], ["6.1", "5.9–6.4"]),
         (numbers.in_words, [[0.0, 0.0, 0.5], [1085, 1116]], ["0–0.50", "1,085–1,116"]),
         (numbers.in_words, [[0.99996], [99.7], [999.9999]], ["1.0", "100", "1,000"]),
@@ -77,6 +83,7 @@ def test_numbers_as_people_write_them(say, values, texts):
         (1 + 2e-16, "1.0", "1.0"),  # a rounding error of float64 does not make it 1.1
         (7, "7", "7"),
         (123_456.0, "123,456", "123,456"),
+        (1_234_567, "1,234,567", "1,234,567"),
         # Whole numbers of which not all digits are printed.
         (1_234_567.0, "1.2 × 10^6", "1.3 × 10^6"),
         (1_234_567_890_123_456, "1.2 × 10^15", "1.3 × 10^15"),
