@@ -23,8 +23,8 @@ _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
 LIKELY_SHARE_OF_BOUND = 0.4
 # How long a collective takes beside its bytes. Our guess, not measured.
 COLLECTIVE_SECONDS = 10e-6
-# No step takes so long. libtpu writes 2^63 - 1 cycles where it has no estimate; records
-# that are older than `hlo.cost`'s rule against that have them in their sum.
+# No step takes this long. libtpu writes 2^63 - 1 cycles where it has no estimate;
+# records that are older than `hlo.cost`'s rule against that have them in their sum.
 _NO_ESTIMATE_SECONDS = 1e6
 
 
@@ -275,13 +275,18 @@ def _row_of_table_2(slice_: str, trainings: list[Training]) -> str:
     ]
     if len(here) < len(_TABLE_2) or here[0].step["devices"] > 1:
         return ""
-    least, likely = (
-        _DATA_SETS_OF_TABLE_2 * sum(training.hours(seconds_of) for training in here)
-        for seconds_of in (least_seconds, likely_seconds)
-    )
+    least_hours = sum(training.hours(least_seconds) for training in here)
+    likely_hours = sum(training.hours(likely_seconds) for training in here)
     name = "all CIFAR rows of Table 2, in turn"
     empty = [""] * 6
-    return _table_row(name, slice_, "1", *empty, f"{least:.2g}", f"{likely:.2g}")
+    return _table_row(
+        name,
+        slice_,
+        "1",
+        *empty,
+        f"{_DATA_SETS_OF_TABLE_2 * least_hours:.2g}",
+        f"{_DATA_SETS_OF_TABLE_2 * likely_hours:.2g}",
+    )
 
 
 def _table_row(*cells: str) -> str:

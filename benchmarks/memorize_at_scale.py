@@ -175,7 +175,7 @@ EXPERIMENT = run.Experiment(
     trials=trials,
     measure=measure,
     verdict=verdict,
-    signed=("points_seed", "first_of_slice"),
+    signed=("points_seed",),
 )
 
 if __name__ == "__main__":

@@ -123,7 +123,6 @@ EXPERIMENT = run.DeviceExperiment(
     measure=measure,
     verdict=verdict,
     build=build,
-    signed=("first_of_slice",),
 )
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ float32.
 
 The paper's net (section 4, Table 1) is in `all_conv_residual`, those of Table 2 are in
 `baselines`, deep perceptrons in `mlp`. `starts` has the initial weights that the
-paper's net can begin with. All share `base`, the class that they are of,
+paper's net can begin with. `base` has their common base class; they share
 `initializers`, `layers` and `tiny_maps`.
 """
 
@@ -54,7 +54,8 @@ def init_variables(
 ) -> dict:
     """The initial variables of a net, f32 arrays in the structure of `variable_shapes`.
 
-    They are those of ``net.init(key, images)``. Raises ValueError if the net cannot
+    They are those of ``net.init(key, images)``, with an empty dict for each collection
+    that the net lacks. Raises ValueError if the net cannot
     take images of `image_shape` (h, w, c), and TypeError if `key` is no key of JAX.
     """
     if not isinstance(key, jax.Array):
@@ -95,7 +96,8 @@ def apply_net(
 
     Args:
       net: of this package.
-      variables: its collections by name.
+      variables: its collections by name; empty ones may be missing, as in those of
+        ``net.init``.
       x: f32[n, h, w, c].
       train: whether batch norm uses the statistics of the batch, and dropout drops.
       keys: typed keys [n] for dropout. Its masks do not depend on how a batch is
@@ -113,6 +115,6 @@ def apply_net(
         variables, x, train=train, keys=keys, mutable=["batch_stats"] if train else []
     )
     logits, ratios = outputs
-    batch_stats = changed.get("batch_stats", {}) if train else variables["batch_stats"]
+    batch_stats = (changed if train else variables).get("batch_stats", {})
     ratios = jnp.asarray(ratios, jnp.float32).reshape(len(ratios), len(x))
     return logits, {"residual_ratio": ratios, "batch_stats": batch_stats}

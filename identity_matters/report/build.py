@@ -89,7 +89,7 @@ class _Comparison(NamedTuple):
 class _Section(NamedTuple):
     """A claim, with its verdicts, figures and measured values.
 
-    `facts` is a list of named texts; those that are empty are not shown.
+    `facts` are texts by name; those that are empty are not shown.
     """
 
     title: Markdown

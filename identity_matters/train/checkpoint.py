@@ -248,7 +248,9 @@ def read_saved(directory: str | os.PathLike[str]) -> Saved:
             metadata, arrays = storage.read(newest)
         except DamageError as damage:
             # An older one in its place would pass for the newest.
-            raise storage.not_readable_now(newest, str(damage)) from damage
+            raise CheckpointError(
+                f"checkpoint {newest} in {storage.directory} is damaged ({damage})"
+            ) from damage
     if "variables" not in metadata:  # written before containers were kept
         nested = flax.traverse_util.unflatten_dict(arrays, sep=".")
         return Saved(newest, of_every_collection(nested), belongs_to=None)
@@ -330,7 +332,7 @@ def _net_and_preprocessing(
 
 
 def _differences(kind: str, saved: dict, expected: dict) -> list[str]:
-    """A text for each array or setting, by `kind`, that is another in a checkpoint."""
+    """A text for each array or setting, by `kind`, that differs in a checkpoint."""
     return [
         f"the {kind} {name} is {there!r} there and {here!r} here"
         for name, (there, here) in runs.differences(saved, expected).items()

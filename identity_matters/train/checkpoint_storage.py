@@ -143,14 +143,10 @@ class Storage(contextlib.AbstractContextManager):
         except Exception as error:
             line = f"{type(error).__name__}: {runs.first_line(error)}"
             if _is_failure_of_storage(error):
-                raise self.not_readable_now(step, line) from error
+                raise CheckpointError(
+                    f"checkpoint {step} in {self.directory} cannot be read now ({line})"
+                ) from error
             raise DamageError(line) from error
-
-    def not_readable_now(self, step: int, line: str) -> CheckpointError:
-        """The error for a checkpoint that cannot be read; `line` says why."""
-        return CheckpointError(
-            f"checkpoint {step} in {self.directory} cannot be read now ({line})"
-        )
 
     def move_aside(self, step: int) -> epath.Path:
         """Renames a checkpoint so that orbax does not see it; returns its new path."""

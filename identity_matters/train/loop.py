@@ -37,7 +37,10 @@ _NEWEST_SHARE = 0.1
 
 
 class StopRequested(Exception):
-    """The run was asked to stop and has saved its state; the same call resumes it."""
+    """The run was asked to stop.
+
+    If it keeps checkpoints, it has saved its state, and the same call resumes it.
+    """
 
 
 class Log:
@@ -62,7 +65,7 @@ class Log:
         del self.records[count:]
 
     def stop_requested(self) -> bool:
-        """Whether `fit` should save and raise StopRequested; once True, always True."""
+        """Whether `fit` should stop, as StopRequested says; once True, always True."""
         return False
 
     def phase(self, name: str, step: int, steps: int) -> None:
@@ -107,7 +110,8 @@ def fit(
       (`records.result` of all records, the final state as NumPy arrays).
     Raises:
       NonFiniteError: a loss or gradient is not finite.
-      StopRequested: `log` asked to stop, and the state has been saved.
+      StopRequested: `log` asked to stop. The state has been saved if there are
+        `checkpoints`.
       CheckpointError: as `Checkpoints.restore` does, or records or a checkpoint are
         missing.
       multihost.Process0Error: process 0 could not restore; raised in the others. If it
@@ -169,7 +173,7 @@ class _Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Lets `seconds` and `compile_seconds` count from now on."""
+        """Restarts `seconds` and `compile_seconds` at zero."""
         self._started = time.perf_counter()
         self._compiled_before = self._parallel.compile_seconds
 
@@ -184,7 +188,7 @@ class _Clock:
         return self._parallel.compile_seconds - self._compiled_before
 
     def add_dispatch(self, seconds: float, *, steps: int) -> None:
-        """Lets a dispatch count in `step_seconds`."""
+        """Adds a dispatch to `step_seconds`."""
         if self.step_seconds:
             self.step_seconds *= 1 - _NEWEST_SHARE
             self.step_seconds += _NEWEST_SHARE * seconds / steps
@@ -292,7 +296,7 @@ class _Run:
     # The order of events
 
     def to_the_last_step(self) -> None:
-        """Runs to the last step; if the log asks to stop, saves and raises."""
+        """Runs to the last step; if the log asks to stop, calls `save` and raises."""
         while True:
             if self.intervals.is_due("evaluation", self.step) and not self.evaluated:
                 self.evaluate()
@@ -302,10 +306,14 @@ class _Run:
             if self.step == self.intervals.steps and self.evaluated:
                 return
             if self.stopping:
-                raise StopRequested(
-                    f"stopped at step {self.step}; the same command resumes"
-                )
+                raise StopRequested(self.how_it_stopped())
             self.train(self.intervals.next_due(self.step, "evaluation", "checkpoint"))
+
+    def how_it_stopped(self) -> str:
+        """The message of StopRequested."""
+        if self.checkpoints:
+            return f"stopped at step {self.step}; the same command resumes"
+        return f"stopped at step {self.step}; nothing was saved, without checkpoints"
 
     def learn_whether_to_stop(self) -> None:
         """Sets `stopping` if the log asks to stop.
@@ -478,10 +486,10 @@ class _Run:
     # Checkpoints and progress
 
     def save(self) -> None:
-        """Saves the state, unless `step` is saved; only process 0 writes."""
-        if self.saved_step == self.step:
+        """Saves the state if there are checkpoints, once a step; process 0 writes."""
+        if not self.checkpoints or self.saved_step == self.step:
             return
-        if self.checkpoints and multihost.is_process_0():
+        if multihost.is_process_0():
             extra = {
                 "sums": dataclasses.asdict(self.sums),
                 "records": len(self.log.records),

@@ -1,7 +1,10 @@
 """Settings that cannot be used are refused before anything runs."""
 
+import importlib
+
 import pytest
 
+import experiments
 from experiments import (
     convergence,
     deep_mlp,
@@ -12,6 +15,8 @@ from experiments import (
     memorize,
     relu,
 )
+from identity_matters import runs
+from tests import forked
 from tests.measured import build_all
 
 # Experiment -> variant -> the message -> settings that are refused with it.
@@ -151,3 +156,22 @@ def test_settings_that_cannot_be_used_are_refused_before_a_run(
 ):
     with pytest.raises(ValueError, match=message):
         build_all(module, variant, **changes)
+
+
+BENCHMARKS = [
+    f"benchmarks.{path.stem}"
+    for path in sorted((forked.ROOT / "benchmarks").glob("*.py"))
+    if "\nEXPERIMENT = " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", [*experiments.MODULES.values(), *BENCHMARKS])
+def test_what_may_be_zero_or_negative_is_a_setting(module):
+    """Fields of trials, which are computed, would have no effect there."""
+    experiment = importlib.import_module(module).EXPERIMENT
+    names = set()
+    for kind in experiments.KINDS:
+        for variant in getattr(experiment.settings_module, kind, ()):
+            settings = runs.flat(experiment.settings_of(variant))
+            names |= {name.split(".")[-1] for name in settings}
+    assert set(experiment.signed) <= names

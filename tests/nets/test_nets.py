@@ -189,6 +189,14 @@ def test_a_number_is_no_key():
         init_variables(net, 0, IMAGES.shape[1:])
 
 
+def test_variables_of_init_can_be_applied_without_batch_norm():
+    net = make_net("mlp", num_classes=5, **SMALL["mlp"])
+    variables = net.init(jax.random.key(0), IMAGES)
+    assert "batch_stats" not in variables
+    _, intermediates = apply_net(net, variables, IMAGES, train=False)
+    assert intermediates["batch_stats"] == {}
+
+
 @pytest.mark.slow
 @each_network
 def test_init_follows_the_key(name):

@@ -168,7 +168,7 @@ def test_where_all_are_damaged_it_stops_and_touches_nothing(directory):
     for step in (3, 2):
         truncate(metadata(directory, step))
         before = content(directory)
-        with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* cannot be read"):
+        with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* is damaged \("):
             load_variables(directory)  # never those of another step
     with pytest.raises(
         CheckpointError, match=r"all checkpoints in .* are damaged \(3: .*; 2: "

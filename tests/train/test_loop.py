@@ -223,6 +223,12 @@ def test_an_evaluation_that_is_stopped_is_made_up_for(
     resume(tmp_path, stopped)
 
 
+def test_without_checkpoints_nothing_is_said_to_be_saved(compiled, key):
+    log = toy.Log(stop_at_step=2)
+    with pytest.raises(loop.StopRequested, match="at step 2; nothing was saved"):
+        loop.fit(TASK, compiled, Intervals(**EVERY), log, key=key)
+
+
 def test_a_dispatch_in_flight_changes_nothing(
     run, resume, compiled, tmp_path, monkeypatch
 ):
