@@ -49,7 +49,7 @@ class Job:
 
     @property
     def expected_seconds(self) -> float:
-        """How long the run will take, as far as one knows."""
+        """How long its reference took, if known; otherwise a guess."""
         return self.reference_seconds or UNKNOWN_SECONDS
 
     @property
@@ -131,7 +131,7 @@ def _code_and_packages() -> dict:
 
 
 def failure_of(job: Job) -> str:
-    """Why a run has failed, as far as it is known, for a line of text."""
+    """Why a run has failed, if known, for a line of text."""
     if (
         job.process is not None
         and job.process.exitcode == processes.RUNS_ELSEWHERE_CODE

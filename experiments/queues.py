@@ -50,7 +50,7 @@ class Queue:
 
 
 def run_all(jobs: list[Job], at_once: int, console: commands.Console) -> None:
-    """Runs all jobs, as many at a time as there are places, and shows how far they are.
+    """Runs all jobs, as many at a time as there are places, and shows their progress.
 
     Runs that go one at a time write to the terminal themselves.
 

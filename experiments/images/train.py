@@ -258,7 +258,7 @@ class Training(DeviceTraining):
         Raises:
           run.DivergedError: a loss or gradient is not finite.
           run.Interrupted: after SIGTERM, once a checkpoint is saved.
-          runs.RunError: the checkpoints cannot be used.
+          runs.RunError: the checkpoints cannot be used, or an image cannot be read.
         """
         size = {
             "parameters": self.parameters,

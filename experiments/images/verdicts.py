@@ -79,14 +79,15 @@ def compare_with_published(
     window_percent: float,
     comparable: bool = True,
 ) -> Verdict:
-    """Reproduced iff no best step's error exceeds the published one by the window.
+    """Reproduced iff no best step's error is too far above the published one.
 
     Args:
       claim: its id.
       metrics: of the run.
       published: a name ("test_error", say) -> an error in percent, perhaps that of the
         best step; the last step's error is reported, too.
-      window_percent: by how much an error may exceed the published one.
+      window_percent: by how much an error may exceed the published one; exactly so
+        much is allowed.
       comparable: whether the published errors are those of the same net.
     """
     holds = all(

@@ -109,7 +109,7 @@ class Experiment:
                 require_between(0, math.inf, **{name: value})
 
     def measure_trial(self, trial: dict, built: Any, key: Any, log: Any = None) -> dict:
-        """What `measure` says of one trial and of what was built for it."""
+        """The result of `measure` for one trial."""
         measure = self.measure_for(trial)
         if measure is None:
             raise TypeError(f"the experiment {self.name} has no `measure`")

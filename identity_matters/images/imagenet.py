@@ -148,7 +148,8 @@ def read_train(
     """Training images for `indices` and `epochs`, int[b], cropped and flipped.
 
     Each image has a random crop and flip of its own in each epoch. Returns {"images":
-    u8[b, pixels, pixels, 3], "labels": i32[b]}. Errors are those of `decoding.decode`.
+    u8[b, pixels, pixels, 3], "labels": i32[b]}. Raises DataError for a damaged file or
+    an image that cannot be decoded.
     """
 
     def write(image, place, out):
@@ -172,7 +173,10 @@ def read_test(
     pixels: int = IMAGE_PIXELS,
     shorter_side_pixels: int = EVAL_SHORTER_SIDE_PIXELS,
 ) -> dict:
-    """Test images at `indices`: the shorter side is resized, then the centre is cut."""
+    """Test images at `indices`: the shorter side is resized, then the centre is cut.
+
+    Returns and raises as `read_train` does.
+    """
 
     def write(image, place, out):
         views.eval_view(image, shorter_side_pixels, out)

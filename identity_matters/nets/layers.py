@@ -65,8 +65,8 @@ def average_pool(x: Array, size: int) -> jax.Array:
         )
     if size == 1:
         return jnp.asarray(x)
-    # A window, not a mean over axes of a reshaped array: for such a mean libtpu
-    # estimates more cycles than for a convolution, where stage 2 of Table 1 begins.
+    # A window, not a mean over axes of a reshaped array: where stage 2 of Table 1
+    # begins, libtpu estimates more cycles for such a mean than for a convolution.
     window = (size, size)
     return nn.avg_pool(x.astype(jnp.float32), window, strides=window).astype(x.dtype)
 
@@ -74,7 +74,7 @@ def average_pool(x: Array, size: int) -> jax.Array:
 def pad_channels(x: Array, channels: int) -> jax.Array:
     """Pads with zero channels on both sides, to [n, h, w, channels].
 
-    If their number is odd, there is one more behind.
+    If the number of them is odd, the extra channel goes last.
     """
     missing = channels - x.shape[-1]
     if not missing:

@@ -324,7 +324,8 @@ def _markdown(
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
     every_group = [group for c in collections for group in c.groups]
     numbers = {name: number.value for name, number in paper.NUMBERS.items()}
-    findings, shown_above = _shown_findings(collections[0], pictures, directory)
+    reference = collections[0]
+    findings, shown_above = _shown_findings(reference, pictures, directory)
     sections = []
     for claim in paper.CLAIMS.values():
         shown = [

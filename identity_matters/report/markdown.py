@@ -84,7 +84,7 @@ def _cell(text: str) -> str:
 def link(text: object, target: str) -> Markdown:
     """A link to a file or to a heading.
 
-    `target` is quoted as in a URL, except "/" and "#".
+    `target` is quoted as in a URL, except for the characters "/", "#", "=", "+", "@".
     """
     quoted = urllib.parse.quote(visible(target), safe="/#=+@")
     # Some Markdown parsers end the text of a link at a bracket.

@@ -225,13 +225,17 @@ def lock_path(path: Any, lock: contextlib.ExitStack) -> None:
 def unfinished(path: Any, config: dict, environment: dict) -> tuple[dict, list[bytes]]:
     """Environment and lines of the unfinished run at `path`, or empty if there is none.
 
+    A run that is there must be one that can be resumed.
+
     Args:
       path: the directory of the run.
       config: the settings to resume with.
       environment: the one to resume in, or the parts of it that are known.
 
     Raises:
-      NotResumableError: there is a run that cannot be resumed.
+      NotResumableError: there is a run that is finished, or that other settings, code,
+        packages or JAX settings began; a file of it is malformed or lacks lines; or
+        there are results without a run.
       RunError: its files cannot be read.
     """
     if not (path / "summary.json").exists():

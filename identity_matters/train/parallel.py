@@ -10,12 +10,12 @@ large net on CPU, use one step per dispatch.
 
 What `jax.pmap` asks for. It maps a function over a leading axis that has one entry for
 each device of this process. So every argument gets that axis: a batch is cut into
-shares (`_split`), the wish to stop is repeated, and the shapes for `lower` grow by one.
-Arrays that are the same on all devices are laid out by a pmap of the identity
-(`_replicate`), and images are sent early by another one (`_to_devices`), because
-`jax.device_put` would need a sharding whose name changes from version to version of
-JAX. Results have the axis as well, so `read` takes the first device's replica. None of
-this is part of the mathematics of a step, which is in `step`.
+shares (`_split`), the flag to stop is repeated for each device, and the shapes for
+`lower` grow by one. Arrays that are the same on all devices are laid out by a pmap of
+the identity (`_replicate`), and images are sent early by another one (`_to_devices`),
+because `jax.device_put` would need a sharding whose name changes from version to
+version of JAX. Results have the axis as well, so `read` takes the first device's
+replica. None of this is part of the mathematics of a step, which is in `step`.
 """
 
 import contextlib

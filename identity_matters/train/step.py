@@ -38,7 +38,8 @@ DECAYED = {
 def classification(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Cross entropy f32[n], and errors bool[n].
 
-    An error: the largest logit, the first of several, is not the label's.
+    An example is an error if its largest logit (the first, if several tie) is not that
+    of its label.
 
     Args:
       logits: f32[n, k].

@@ -63,6 +63,7 @@ class TrainedNet:
                 " identity_matters.preprocessing.Preprocessing, got"
                 f" {type(self.preprocessing).__name__}"
             )
+        # It raises if they do not fit.
         count_classes(self.net, self.variables, self.preprocessing.image_shape)
 
     def predict(
@@ -274,7 +275,7 @@ def whole_labels(name: str, labels: Any, *, examples: int, classes: int) -> np.n
     array = plain_array(name, labels)
     if array.shape != (examples,):
         raise ValueError(
-            f"{name} must be int[{examples}], one of each image, got {array.shape}"
+            f"{name} must be int[{examples}], one for each image, got {array.shape}"
         )
     if not np.issubdtype(array.dtype, np.integer):
         raise ValueError(

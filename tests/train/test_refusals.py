@@ -138,7 +138,7 @@ def test_images_of_another_scale_are_said():
     [
         (Y + 1, "y must be from 0 to 2, got 1 to 3"),
         (Y - 1, "y must be from 0 to 2, got -1 to 1"),
-        (Y[:-1], r"y must be int\[120\], one of each image, got \(119,\)"),
+        (Y[:-1], r"y must be int\[120\], one for each image, got \(119,\)"),
         (Y[:, None], r"y must be int\[120\]"),
         (np.eye(3)[Y], r"y must be int\[120\]"),
         (Y.astype(float), "y must be whole numbers from 0, got dtype float64"),

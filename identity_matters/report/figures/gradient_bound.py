@@ -116,8 +116,7 @@ def draw_tight_family(points: Points, canvas: Canvas) -> None:
     for axes, in_panel in panels(canvas, shown, "scale", "s = {:g}".format):
         axes.set_yscale("log")
         axes.set(xlabel="τ", ylabel="right-hand side / squared gradient")
-        # Beyond six decades there is nothing new: the ICLR form goes on as
-        # (1-tau)^{-(l-1)}.
+        # Above 10^6 there is nothing new: the ICLR form goes on as (1-tau)^{-(l-1)}.
         axes.set_ylim(0.1, 1e6)
         by_form = split(in_panel, "form")
         _draw_over_depths(axes, by_form.get("iclr2017", []), depths)
