@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -66,3 +67,17 @@ def test_files_stay_small():
     for directory in ("identity_matters", "experiments", "benchmarks", "tests"):
         for path in (ROOT / directory).rglob("*.py"):
             assert len(path.read_text().splitlines()) <= LINES_AT_MOST, path
+
+
+def test_the_page_counts_the_files_that_a_step_passes():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    walk, _, counts = page.partition("One step of a CIFAR training")[2].partition(
+        "\nThese are "
+    )
+    files, of_a_step = map(int, re.findall(r"\b\d+\b", counts)[:2])
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", walk)
+    assert all((ROOT / path).is_file() for path in named)
+    assert len(set(named)) == files
+    first = named.index("identity_matters/train/loop.py")
+    last = named.index("identity_matters/runs/run_dir.py")
+    assert len(set(named[first : last + 1])) == of_a_step
