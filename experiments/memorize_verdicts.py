@@ -68,6 +68,7 @@ def judge_retrieval(settings: dict, records: list[dict]) -> run.Verdict:
 
 def judge_printed_width(settings: dict, records: list[dict]) -> run.Verdict:
     """Refuted if the width of the printed proof does not preserve norms."""
+    # Of several sets of points, the one that comes last in the settings.
     record = where(records, kind="printed_width")[-1]
     metrics = {**_theorem_metrics(records), **_printed_width_metrics(record)}
     share = metrics["draws_with_all_norms_inside"] / record["draws"]

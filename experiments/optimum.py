@@ -132,12 +132,6 @@ def _trials_at_every_depth(
     return compared + attacked + curves
 
 
-def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    if where(records, kind="over_pair"):
-        return _judge_four_dimensions(settings, records)
-    return _judge_every_depth(settings, records)
-
-
 def _judge_every_depth(settings: dict, records: list[dict]) -> run.Verdict:
     """Holds if all layers attain the closed form and nothing is shorter."""
     targets = where(records, kind="targets")
@@ -235,12 +229,16 @@ def _is_refuted(settings: dict, metrics: dict) -> bool:
     )
 
 
+VERDICTS = {
+    "every_depth": _judge_every_depth,
+    "four_dimensions": _judge_four_dimensions,
+}
 EXPERIMENT = run.Experiment(
     name="optimum",
     module=__name__,
     trials=trials,
     measurements="experiments.measurements.optimum",
-    verdict=verdict,
+    verdict=VERDICTS,
     signed=("curve_diagonals", "searched", "attacks"),
 )
 

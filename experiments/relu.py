@@ -161,10 +161,10 @@ def _origin_verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "largest_relative_error_of_the_escape_curvature": float(curvature_errors.max()),
         "largest_relative_error_of_the_form": float(form_errors.max()),
     }
-    found = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
+    is_bad_point = metrics["largest_gradient_entry"] == 0 and metrics["least_risk"] > 0
     as_proved = max(*curvature_errors, *form_errors) <= settings["form_tolerance"]
     return run.Verdict(
-        "nonlinear-conjecture", metrics, under_attack(found and as_proved)
+        "nonlinear-conjecture", metrics, under_attack(is_bad_point and as_proved)
     )
 
 
@@ -183,13 +183,13 @@ def _dead_verdict(settings: dict, records: list[dict]) -> run.Verdict:
         "nets_without_negative_biases": total(others, "samples"),
         "dead_nets_without_negative_biases": total(others, "dead"),
     }
-    found = metrics["dead_gaussian_nets"] > 0
+    some_are_dead = metrics["dead_gaussian_nets"] > 0
     as_proved = (
         metrics["largest_deviations_from_the_formula"] <= settings["deviations"]
         and metrics["dead_nets_without_negative_biases"] == 0
     )
     return run.Verdict(
-        "nonlinear-away-from-origin", metrics, under_attack(found and as_proved)
+        "nonlinear-away-from-origin", metrics, under_attack(some_are_dead and as_proved)
     )
 
 
@@ -231,7 +231,7 @@ def _noise_verdict(settings: dict, records: list[dict]) -> run.Verdict:
         width: _ends_at_noise(where(records, width=width), settings["optimal_share"])
         for width in widths
     }
-    steps_from_zero = _from_zero(records, "largest_travelled").tolist()
+    steps_from_zero = _values(records, "largest_travelled", from_zero=True).tolist()
     largest_step_from_zero = max(steps_from_zero, default=None)
     metrics = {"largest_step_from_zero": largest_step_from_zero}
     for width, ends in by_width.items():
@@ -267,9 +267,10 @@ def _ends_at_noise(records: list[dict], optimal_at_most: float) -> _Ends:
 
     f / f(0) up to `optimal_at_most` is optimal.
     """
-    halved_shares = _from_noise(records, "halved_share")
-    optimal = _from_noise(records, "final_risk_share") <= optimal_at_most
-    stalled = ~optimal & _from_noise(records, "stalled")
+    halved_shares = _values(records, "halved_share", from_zero=False)
+    risk_shares = _values(records, "final_risk_share", from_zero=False)
+    optimal = risk_shares <= optimal_at_most
+    stalled = ~optimal & _values(records, "stalled", from_zero=False)
     return _Ends(
         starts=len(optimal),
         halved_share=float(halved_shares.mean()),
@@ -279,24 +280,16 @@ def _ends_at_noise(records: list[dict], optimal_at_most: float) -> _Ends:
     )
 
 
-def _from_zero(records: list[dict], name: str) -> np.ndarray:
-    """The values at scale 0 of a field with an entry for each scale: a flat array."""
-    return np.concatenate(
-        [
-            np.ravel(np.array(record[name])[np.array(record["scales"]) == 0])
-            for record in records
-        ]
-    )
+def _values(records: list[dict], name: str, *, from_zero: bool) -> np.ndarray:
+    """A field with an entry for each scale: its values at scale 0, or at all others.
 
-
-def _from_noise(records: list[dict], name: str) -> np.ndarray:
-    """As `_from_zero`, at all other scales."""
-    return np.concatenate(
-        [
-            np.ravel(np.array(record[name])[np.array(record["scales"]) != 0])
-            for record in records
-        ]
-    )
+    They are in one flat array.
+    """
+    of_records = []
+    for record in records:
+        is_zero = np.array(record["scales"]) == 0
+        of_records.append(np.ravel(np.array(record[name])[is_zero == from_zero]))
+    return np.concatenate(of_records)
 
 
 VERDICTS = {

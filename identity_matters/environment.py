@@ -39,7 +39,8 @@ VARIABLES = (
     "NVIDIA_TF32_OVERRIDE",
     "CUBLAS_WORKSPACE_CONFIG",
 )
-_NO_NUMBER = re.compile("dump|host_platform_device_count")
+# Of a flag that changes no number that is computed.
+_CHANGES_NO_NUMBER = re.compile("dump|host_platform_device_count")
 # What must stay the same, beside the code, if a run is resumed -> what a message calls
 # it.
 _KEPT = {
@@ -130,7 +131,7 @@ def _variables() -> dict:
         if name == "XLA_FLAGS" and text and not text.startswith("-"):
             with contextlib.suppress(OSError):
                 text = pathlib.Path(text).read_text(encoding="utf-8", errors="replace")
-        flags = [flag for flag in text.split() if not _NO_NUMBER.search(flag)]
+        flags = [flag for flag in text.split() if not _CHANGES_NO_NUMBER.search(flag)]
         if flags:
             shown[name] = " ".join(flags)
     return shown

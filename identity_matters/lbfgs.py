@@ -28,7 +28,7 @@ def minimize(
     # Handing tiny matrices to a second BLAS thread
     # takes far longer than their arithmetic.
     with _BLAS.limit(limits=1, user_api="blas"):
-        found = scipy.optimize.minimize(
+        result = scipy.optimize.minimize(
             value_and_gradient, x, args, jac=True, method="L-BFGS-B", options=options
         )
-    return found.x, float(found.fun)
+    return result.x, float(result.fun)

@@ -359,8 +359,7 @@ def build(*, question: str, **settings) -> tuple:
     Raises:
       ValueError: the certificate or the integral rejects a setting.
     """
-    trial_type = _KINDS[question].trial_type
-    trial = trial_type(**{name: settings[name] for name in trial_type._fields})
+    trial = _KINDS[question].make_trial(settings)
     match trial:
         case EscapeTrial():
             _check_escape(trial)

@@ -265,10 +265,10 @@ def build(*, kind: str, **settings) -> tuple:
     """
     if "taus" in settings:
         require_between(0, 1, **{f"{kind}.taus": settings["taus"]})
-    trial_type = _KINDS[kind].trial_type
-    if trial_type is RandomTrial:
+    kind_of_trial = _KINDS[kind]
+    if kind_of_trial.trial_type is RandomTrial:
         settings["data"] = _checked_data(kind, settings)
-    return trial_type(**{name: settings[name] for name in trial_type._fields})
+    return kind_of_trial.make_trial(settings)
 
 
 def _checked_data(kind: str, settings: dict) -> dict:

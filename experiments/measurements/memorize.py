@@ -9,7 +9,6 @@ Do not change this: the committed records depend on it.
 """
 
 import time
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +37,7 @@ from experiments.measurements.memorize_whole_numbers import (
     measure_retrieval,
 )
 from experiments.run.settings import require_between
-from experiments.run.trials import Kind
+from experiments.run.trials import Kind, only
 from experiments.run.verdicts import least
 from identity_matters import flops, paper
 from identity_matters.checks import check_whole
@@ -356,12 +355,12 @@ def build(*, kind: str, **settings) -> tuple:
         check_unit_vectors(settings["features"])
     elif settings["dataset"] == SYNTHETIC:
         check_distinct(settings["examples"], settings["features"])
-    trial_type = _KINDS[kind].trial_type
-    if "data" in trial_type._fields:
-        data = Data(**_only(settings, Data._fields))
+    kind_of_trial = _KINDS[kind]
+    if "data" in kind_of_trial.trial_type._fields:
+        data = Data(**only(settings, Data._fields))
         require_prepared(data)
         settings["data"] = data
-    trial = trial_type(**_only(settings, trial_type._fields))
+    trial = kind_of_trial.make_trial(settings)
     _check_together(trial)
     return trial
 
@@ -393,8 +392,3 @@ def _check_together(trial: Any) -> None:
             )
         case SgdTrial() if trial.steps % trial.steps_per_evaluation:
             raise ValueError(f"steps_per_evaluation must divide steps, {trial.steps}")
-
-
-def _only(settings: dict, names: Iterable[str]) -> dict:
-    """Those settings that have these names."""
-    return {name: settings[name] for name in names if name in settings}

@@ -6,7 +6,6 @@ of nets and problems, and the letters.
 """
 
 import dataclasses
-from collections.abc import Iterable
 
 from experiments.measurements import (
     relu_bad_points,
@@ -15,7 +14,7 @@ from experiments.measurements import (
     relu_search,
     relu_training,
 )
-from experiments.run.trials import Kind
+from experiments.run.trials import Kind, only
 from identity_matters.relu.problems import Setting
 
 _KINDS = {
@@ -43,13 +42,8 @@ def build(*, measured: str, **settings) -> tuple:
         relu_bad_points.check_dead(**settings)
     if measured == "training":
         relu_training.check(**settings)
-    trial_type = _KINDS[measured].trial_type
-    if "setting" in trial_type._fields:
+    kind = _KINDS[measured]
+    if "setting" in kind.trial_type._fields:
         of_problems = [field.name for field in dataclasses.fields(Setting)]
-        settings["setting"] = Setting(**_only(settings, of_problems))
-    return trial_type(**_only(settings, trial_type._fields))
-
-
-def _only(settings: dict, names: Iterable[str]) -> dict:
-    """The settings of these names."""
-    return {name: settings[name] for name in names}
+        settings["setting"] = Setting(**only(settings, of_problems))
+    return kind.make_trial(settings)

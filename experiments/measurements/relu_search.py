@@ -106,14 +106,14 @@ def search(trial: SearchTrial, key: jax.Array) -> dict:
         rng, np.tile(norms, trial.problems), trial.setting, trial.width
     )
     batch, teachers = problems.repeat((sample, teachers), len(norms))
-    points, found = critical_points.find(
+    points, measured = critical_points.find(
         blocks,
         batch,
         descends,
         steps=trial.steps,
         tolerance=trial.gradient_tolerance,
     )
-    numbers = _numbers_at(points, batch, found)
+    numbers = _numbers_at(points, batch, measured)
     kinds = classify(trial, numbers)
     limits = _Limits(points, teachers, batch, numbers, kinds)
     ratios_at_bad = numbers["functional_ratio"][np.isin(kinds, BAD)]
@@ -138,21 +138,21 @@ def _every_other(starts: int, problem_count: int) -> np.ndarray:
     return np.tile(np.arange(starts) % 2 == 0, problem_count)
 
 
-def _numbers_at(points: model.Blocks, batch: model.Problem, found: dict) -> dict:
+def _numbers_at(points: model.Blocks, batch: model.Problem, measured: dict) -> dict:
     """All that is measured at the limits, by name: arrays, an entry for each limit.
 
     Args:
       points: the limits.
       batch: the problem of each.
-      found: what `critical_points.find` measured there.
+      measured: by `critical_points.find`, at each of them.
     """
     right, left = jax.vmap(feature_bound.functional_bound)(points, batch)
     # At a bad point no bound is 0.
     ratios = left / np.maximum(right, np.finfo(float).tiny)
     numbers = {
-        **found,
+        **measured,
         **critical_points.kink_margins(points, batch),
-        "risk_share": found["risk"] / origin.risk_at_origin(batch),
+        "risk_share": measured["risk"] / origin.risk_at_origin(batch),
         "bound_coefficient": jax.vmap(feature_bound.coefficient)(points, batch),
         "functional_gradient": np.sqrt(np.sum(left, axis=1)),
         "functional_ratio": np.min(ratios, axis=1),  # the least over the blocks

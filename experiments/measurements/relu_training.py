@@ -148,18 +148,20 @@ def _errors(
 
 
 def _require_small_steps(
-    trial: TrainingTrial, pairs: list[tuple[Blocks, Problem]], steps: np.ndarray
+    trial: TrainingTrial, pairs: list[tuple[Blocks, Problem]], step_sizes: np.ndarray
 ) -> None:
-    """Refuses steps for which Runge-Kutta may miss the flow.
+    """Refuses step sizes, one for each problem, at which Runge-Kutta may miss the flow.
 
     Raises:
       ArithmeticError: a curvature is too large for a step.
     """
-    for (blocks, problem), step in zip(pairs, steps, strict=True):
+    for (blocks, problem), step_size in zip(pairs, step_sizes, strict=True):
         _, _, pre = model.forward(blocks, problem)
         largest_feature = np.linalg.norm(np.maximum(np.asarray(pre[0]), 0), 2)
         # The curvature at the start, and a quarter more: during training the features
         # and V grow little.
         curvature = 1.25 * 2 / len(problem.x) * largest_feature**2
-        if step * curvature > trial.largest_step:
-            raise ArithmeticError(f"a step of {step:.3g} is too long; increase steps")
+        if step_size * curvature > trial.largest_step:
+            raise ArithmeticError(
+                f"a step of {step_size:.3g} is too long; increase steps"
+            )

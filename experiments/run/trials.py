@@ -4,7 +4,7 @@ Trials are plain dicts, which metrics.jsonl repeats beside what was measured.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 
@@ -19,6 +19,13 @@ class Kind(NamedTuple):
     trial_type: Any
     measure: Callable[..., dict]
 
+    def make_trial(self, settings: dict) -> Any:
+        """The trial, from those settings that are its fields.
+
+        Raises TypeError, which names them, for missing fields without a default.
+        """
+        return self.trial_type(**only(settings, self.trial_type._fields))
+
 
 def grid(**values) -> list[dict]:
     """One dict for each combination of one value per name; the last varies fastest."""
@@ -27,6 +34,11 @@ def grid(**values) -> list[dict]:
         dict(zip(names, row, strict=True))
         for row in itertools.product(*values.values())
     ]
+
+
+def only(settings: dict, names: Iterable[str]) -> dict:
+    """Those settings that have these names."""
+    return {name: settings[name] for name in names if name in settings}
 
 
 def without(settings: dict, *names: str) -> dict:

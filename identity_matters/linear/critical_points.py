@@ -36,7 +36,7 @@ def find_critical_points(
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
     Args:
-      A: f64[n, max_depth, d, d], the starts.
+      A: f64[n, max_depth, d, d], the starts, padded with zeros from `depth` on.
       R, Sigma: f64[n, d, d].
       depth: int[], shared.
       steps, gradient_tolerance: when a search ends; see `solvers.least_squares`.
@@ -54,6 +54,7 @@ def find_critical_points(
         fit = solvers.least_squares(
             gradient, start.ravel(), steps=steps, tolerance=gradient_tolerance
         )
+        # The padding changes no residual, so its layers are still the start's zeros.
         layers = fit.theta.reshape(start.shape)
         return {
             "A": layers,

@@ -429,5 +429,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     if function(high) <= 0:
         return high
     return float(
-        scipy.optimize.brentq(function, low, high, xtol=_ROOT_TOLERANCE, rtol=1e-15)
+        scipy.optimize.brentq(
+            function, low, high, xtol=_ROOT_TOLERANCE, rtol=_ROOT_TOLERANCE
+        )
     )

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from identity_matters import matrices
 from identity_matters.checks import real_array, square_matrix
 from identity_matters.linear.matrix_powers import real_rotation_form
-from identity_matters.linear.one_pace import one_pace
+from identity_matters.linear.one_pace import one_pace_at_bound
 from identity_matters.linear.optimum import layers_of_blocks, optimal_blocks
 from identity_matters.linear.path_starts import lengthened_turn, path_starts
 from identity_matters.linear.shortest_path import PathSettings, layers_of_path, shorten
@@ -214,23 +214,12 @@ def _optimal(target: Target, depth: int) -> Factorization:
     try:
         blocks = optimal_blocks(target, depth)
     except NotApplicableError:
-        at_one_pace = _optimal_at_one_pace(target, depth)
+        at_one_pace = one_pace_at_bound(target, depth)
         if at_one_pace is None:
             raise
-        return at_one_pace
+        return turn_and_stretch(target, at_one_pace.turn, depth)
     norm = max(block.norm for block in blocks)
     return Factorization(norm, functools.partial(layers_of_blocks, blocks, depth))
-
-
-def _optimal_at_one_pace(target: Target, depth: int) -> Factorization | None:
-    """The layers of (F20) if R has them and they attain the bound, else None."""
-    try:
-        layers = one_pace(target, depth)
-    except NotApplicableError:
-        return None
-    if not layers.attains_bound:
-        return None
-    return turn_and_stretch(target, layers.turn, depth)
 
 
 def _svd(target: Target, depth: int) -> Factorization:
@@ -332,9 +321,7 @@ def _shortened(search: _Search, depth: int) -> Factorization:
     identity = np.eye(layers_of_start.shape[-1])
     shorter = shorten(identity + layers_of_start, depth, search.settings)
     layers = layers_of_path(shorter, depth)
-    return Factorization(
-        norm=largest_spectral_norm(layers), build=functools.partial(np.asarray, layers)
-    )
+    return Factorization(norm=largest_spectral_norm(layers), build=lambda: layers)
 
 
 _WITHOUT_SEARCH: dict[str, Callable[[Target, int], Factorization]] = {

@@ -86,6 +86,15 @@ def one_pace(target: Target, depth: int) -> OnePace:
     return OnePace(turn=turn, norm=norm, bound=forced.bound)
 
 
+def one_pace_at_bound(target: Target, depth: int) -> OnePace | None:
+    """The layers of `one_pace` if R has them and they attain the bound, else None."""
+    try:
+        layers = one_pace(target, depth)
+    except NotApplicableError:
+        return None
+    return layers if layers.attains_bound else None
+
+
 def longest_forced_step(target: Target, depth: int) -> ForcedVector:
     """The vector of (F10) with the largest bound, up to rounding, for a target of F20.
 

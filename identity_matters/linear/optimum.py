@@ -28,7 +28,7 @@ from identity_matters.linear.invariant_spaces import (
     nonreal_eigenvalue,
     paired_moduli,
 )
-from identity_matters.linear.one_pace import one_pace
+from identity_matters.linear.one_pace import one_pace_at_bound
 from identity_matters.linear.target import (
     NotApplicableError,
     Shifted,
@@ -367,11 +367,7 @@ def known_optimum(target: Target, depth: int) -> float | None:
     """
     try:
         blocks = optimal_blocks(target, depth)
-        return min(1.0, max(block.least for block in blocks))
     except NotApplicableError:
-        pass
-    try:
-        layers = one_pace(target, depth)
-    except NotApplicableError:
-        return None
-    return min(1.0, layers.bound) if layers.attains_bound else None
+        at_one_pace = one_pace_at_bound(target, depth)
+        return None if at_one_pace is None else min(1.0, at_one_pace.bound)
+    return min(1.0, max(block.least for block in blocks))

@@ -143,7 +143,9 @@ def _log_uniform(uniform: jax.Array) -> jax.Array:
     return 10 ** (_LOG10_CLOSEST * uniform)
 
 
-def _singular_values(tau: jax.Array, closeness: jax.Array, share: jax.Array):
+def _singular_values(
+    tau: jax.Array, closeness: jax.Array, share: jax.Array
+) -> jax.Array:
     """f32[depth, d, points]: the first is tau, the others are below it.
 
     Args:

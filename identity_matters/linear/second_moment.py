@@ -68,7 +68,7 @@ def kept_part(Sigma: np.ndarray) -> KeptPart:
     d = Sigma.shape[-1]
     largest = eigenvalues[..., -1:]
     is_kept = eigenvalues > _DROPPED_ROUNDINGS * d * _EPS * largest
-    # The largest stands for those that are dropped, so that it is the least if all are.
+    # The largest stands for those that are dropped. It is 0 or less if all are.
     least = np.where(is_kept, eigenvalues, np.maximum(largest, 0)).min(axis=-1)
     return KeptPart(
         eigenvalues=np.where(is_kept, eigenvalues, 0.0),

@@ -172,6 +172,7 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
     ends = np.minimum(cuts[1:, None], nodes[1:])
     # shares[k, i] is the fraction of piece i that falls into layer k.
     shares = np.maximum(ends - begins, 0) / np.where(lengths > 0, lengths, 1)
+    # Layer by layer, and within one in the order of the path.
     layers, touched = np.nonzero(shares)
     parts = _exponentials_minus_identity(
         shares[layers, touched, None, None] * logs[touched]

@@ -32,7 +32,7 @@ THRESHOLD_POSITION = 1 / 8
 # radii within m and directions within sqrt(m). Within a block, no point may come closer
 # to another point's unit than this fraction of that gap; with a larger fraction, too
 # many points would wait.
-LEAST_GAP_FRACTION = 1 / 8
+FRACTION_OF_LEAST_GAP = 1 / 8
 # Candidates per block, in widths, from which
 # points that do not disturb each other are taken.
 CANDIDATE_WIDTHS = 4
@@ -278,7 +278,7 @@ def plan_adaptive(
     radius = SURROGATE_RADIUS * np.linalg.norm(z, axis=1).min()
     directions = spread_directions(num_classes, width, rng)
     surrogates = round_to(viewpoint + radius * directions, dtype)
-    tolerance = LEAST_GAP_FRACTION * len(h) ** (-4 / (width + 1))
+    tolerance = FRACTION_OF_LEAST_GAP * len(h) ** (-4 / (width + 1))
     order = fill_blocks(z, width, tolerance)
     units = place_units(
         h[order],

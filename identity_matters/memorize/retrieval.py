@@ -455,7 +455,8 @@ def _extract(layout: Layout) -> tuple[Repeated, Block, Block]:
     base = layout.base
     offset = layout.offset
     reader = digit_reader(WIDTH, base, layout.digits, offset)
-    rounds = Repeated(tuple(reader), repeats=layout.digits)
+    read_digit = (reader.take_digit, reader.distance, reader.add_digit)
+    rounds = Repeated(read_digit, repeats=layout.digits)
     measure, act = add_where({LABEL: 1}, base, {LABEL: -base}, scratch=SCRATCH)
     # The word is now -offset, and the place not positive: both are set to 0.
     clean = [always({WORD: offset}), Unit(reads={PLACE: -1}, bias=0, writes={PLACE: 1})]

@@ -320,7 +320,7 @@ def _bounds_around(
         L = 2/n sum_i (3 b_i^2 D_1 D_2 + (|r_i| + b_i D_1 rho) b_i D_3).
     """
     P = norm(np.concatenate([_weights(block) for block in live])) + rho
-    D_1, D_2, D_3 = _output_rates(live, P, rho)
+    D_1, D_2, D_3 = _derivative_bounds(live, P, rho)
     z_norms = row_norms(z)
     b = norm(B) * z_norms
     changes = b * D_1 * rho
@@ -417,7 +417,7 @@ def _norms_inside(candidate: Blocks, teacher: Blocks, rho: Fraction) -> _Norms:
     return norms
 
 
-def _output_rates(
+def _derivative_bounds(
     live: list[Block], P: Fraction, rho: Fraction
 ) -> tuple[Fraction, Fraction, Fraction]:
     """D_1, D_2 and D_3; times |z_i| they bound three derivatives of the outputs.

@@ -89,6 +89,7 @@ def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     predictions, _, pre = model.forward(blocks, problem)
     vectors, _, _ = jnp.linalg.svd(jax.nn.relu(pre[0]), full_matrices=False)
     errors = size * jnp.sqrt(len(vectors)) * vectors[:, -1]
+    # In output 0; any other would do.
     return problem._replace(y=predictions.at[:, 0].add(errors))
 
 

@@ -99,10 +99,11 @@ def test_derivatives_stay_below_their_bounds():
                     for a, b in zip(u, v, strict=True)
                 ]
                 length = rational.exact(np.linalg.norm([u, v]))[()]
-                rates = np.array(certificate._output_rates(blocks, length, 0), float)
+                exact_bounds = certificate._derivative_bounds(blocks, length, 0)
+                bounds = np.array(exact_bounds, float)
                 derivatives = [abs(output.deriv(order)(0.0)) for order in (1, 2, 3)]
-                assert (derivatives <= rates * (1 + 1e-12)).all()
-                closest = np.maximum(closest, derivatives / np.maximum(rates, 1e-300))
+                assert (derivatives <= bounds * (1 + 1e-12)).all()
+                closest = np.maximum(closest, derivatives / np.maximum(bounds, 1e-300))
     # Near 0 the first two are attained, and half of the third: two blocks give 3/2 P,
     # not 3 P.
     assert (closest > [0.99, 0.99, 0.49]).all()
@@ -116,7 +117,7 @@ def test_bounds_of_derivatives_by_hand():
             exact_net.Block(*rational.exact([[[v]], [[w]], [[1.0]], [[1.0]]]))
             for v, w in sizes
         ]
-        bounds = certificate._output_rates(blocks, fractions.Fraction(length), 0)
+        bounds = certificate._derivative_bounds(blocks, fractions.Fraction(length), 0)
         return [float(rate) for rate in bounds]
 
     assert rates((1.0, 2.0), (1.0, 1.0), length=2) == pytest.approx([6, 9, 18])
