@@ -192,13 +192,13 @@ def _operation(instruction: Instruction, computation: Computation) -> _Operation
         for name in instruction.operands
     ]
     if instruction.opcode.endswith("-start"):
-        results = _results_of_start(instruction, operands=len(_flat(operands)))
+        results = _results_of_start(instruction, operand_count=len(_flat(operands)))
     else:
         results = instruction.arrays
     return _Operation(instruction, operands, results)
 
 
-def _results_of_start(instruction: Instruction, *, operands: int) -> list[Array]:
+def _results_of_start(instruction: Instruction, *, operand_count: int) -> list[Array]:
     """The results of an instruction that only starts, with so many arrays as operands.
 
     These have the result f32[4,3], and the results f32[2,3] and f32[5]::
@@ -209,7 +209,7 @@ def _results_of_start(instruction: Instruction, *, operands: int) -> list[Array]
     listed = arrays(_CONTEXT.sub("", instruction.shape))
     if instruction.opcode == _STARTS_WITHOUT_OPERANDS:
         return listed
-    return listed[operands:]
+    return listed[operand_count:]
 
 
 def _flat(operands: list[list[Array]]) -> list[Array]:

@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks import shared
 from experiments import run
 from experiments.run.settings import configs
+from experiments.run.trials import slice_of, slices
 from experiments.run.verdicts import total, under_attack
 from identity_matters.memorize import construct
 from identity_matters.memorize.network import block_parameters
@@ -48,14 +49,9 @@ get_config = configs({"imagenet": _SETTINGS})
 def trials(*, variant: str, examples, slice_examples: int, **settings) -> list[dict]:
     """One trial for each slice of the points of each n."""
     return [
-        {
-            "examples": n,
-            "first_of_slice": first,
-            "slice_examples": min(slice_examples, n - first),
-            **settings,
-        }
+        {"examples": n, **of_slice, **settings}
         for n in sorted(examples)
-        for first in range(0, n, slice_examples)
+        for of_slice in slices(n, slice_examples=slice_examples)
     ]
 
 
@@ -121,9 +117,7 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
         points_seed=trial.points_seed,
         tile_points=trial.tile_points,
     )
-    this_slice = slice(
-        trial.first_of_slice, trial.first_of_slice + trial.slice_examples
-    )
+    this_slice = slice_of(trial)
     started = time.perf_counter()
     verification = construct.verify(
         built.memorized.network,

@@ -72,7 +72,7 @@ def _print_claim(
     verdict = verdicts(claim.id, yours.groups)
     if verdict == NOT_RUN:
         return
-    style = next(style for start, style in _STYLES.items() if start in verdict)
+    style = next(style for words, style in _STYLES.items() if words in verdict)
     console.print(
         rich.text.Text.assemble((claim.title, "bold"), ": ", (verdict, style))
     )

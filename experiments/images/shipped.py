@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from experiments import run
 from experiments.run.settings import configs
+from experiments.run.trials import slice_of, slices
 from experiments.run.verdicts import reproduced, total
 from identity_matters.images import datasets
 
@@ -44,13 +45,8 @@ def trials(*, variant: str, slice_examples: int, data: dict, **settings) -> list
     """One trial for each slice of the test images."""
     examples = datasets.find_source(data["dataset"]).splits["test"]
     return [
-        {
-            "first_of_slice": first,
-            "slice_examples": min(slice_examples, examples - first),
-            "data": data,
-            **settings,
-        }
-        for first in range(0, examples, slice_examples)
+        {**of_slice, "data": data, **settings}
+        for of_slice in slices(examples, slice_examples=slice_examples)
     ]
 
 
@@ -69,9 +65,7 @@ def measure(trial: types.SimpleNamespace, key, log) -> dict:
     directory = trained_net.SHIPPED / trial.net
     net = _load_net(directory)
     images, labels = _load_images(**trial.data)
-    this_slice = slice(
-        trial.first_of_slice, trial.first_of_slice + trial.slice_examples
-    )
+    this_slice = slice_of(trial)
     scored = net.evaluate(images[this_slice], labels[this_slice])
     return {
         "examples": scored["examples"],

@@ -103,6 +103,7 @@ def _report(experiment: Experiment, ending: endings.Ending) -> None:
     if ending.message is None:
         traceback.print_exc()
         return
+    # The first line of a longer message may end with a colon.
     with contextlib.suppress(BrokenPipeError):
         print(f"{experiment.name}: {ending.message.rstrip(':')}", file=sys.stderr)
 

@@ -98,7 +98,11 @@ def _prepare(
     try:
         trials, built = _check_and_build(experiment, settings, defaults, seed)
     except Exception as error:
-        refusal = _refusal(experiment, error, name.changed)
+        if not _is_refusal(experiment, error):
+            if name.changed:
+                error.add_note(f"with changed settings: {name.changed}")
+            raise
+        refusal = ValueError(runs.first_line(error))
         trials, built = [], []
     # All processes come to this point, also those that refuse.
     _require_agreement(experiment, settings, seed, built, refusal)
@@ -148,18 +152,14 @@ def _writes(experiment: Experiment) -> bool:
     return not isinstance(experiment, TrainingExperiment) or jax.process_index() == 0
 
 
-def _refusal(experiment: Experiment, error: Exception, changed: dict) -> ValueError:
-    """`error` as a ValueError for the user; if it is a bug, raises it unchanged."""
+def _is_refusal(experiment: Experiment, error: Exception) -> bool:
+    """Whether `error` refuses the settings; if not, it is a bug or a full disk."""
     packages = {*refusals.OUR_PACKAGES, experiment.module.split(".")[0]}
     # A full disk is no fault of the settings: `endings` knows what to say of it. Where
     # there are several processes, the others must hear of it, as of any refusal.
     disk_is_full = getattr(error, "errno", None) in runs.FULL_DISK
     is_of_disk = disk_is_full and jax.process_count() == 1
-    if is_of_disk or not refusals.is_refusal(error, packages):
-        if changed:
-            error.add_note(f"with changed settings: {changed}")
-        raise error
-    return ValueError(runs.first_line(error))
+    return not is_of_disk and refusals.is_refusal(error, packages)
 
 
 def _require_agreement(

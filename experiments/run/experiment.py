@@ -117,12 +117,22 @@ class Experiment:
 
     def measure_for(self, trial: dict) -> Callable[..., dict] | None:
         """The function that measures trials of this kind, if there is one."""
-        module = self._measurements_module()
-        one_for_all = getattr(module, "measure", self.measure)
-        measure = getattr(module, "MEASURES", one_for_all)
+        measure = self._measure_or_measures()
         if isinstance(measure, Mapping):
             return measure[trial[self.kind_field]]
         return measure
+
+    def _measure_or_measures(
+        self,
+    ) -> Callable[..., dict] | Mapping[str, Callable[..., dict]] | None:
+        """The function for all trials, or one for each kind; the module's go first."""
+        module = self._measurements_module()
+        if module is None:
+            return self.measure
+        if hasattr(module, "MEASURES"):
+            return module.MEASURES
+        # The module of linear_sampled has only `build`.
+        return getattr(module, "measure", self.measure)
 
     def _measurements_module(self) -> types.ModuleType | None:
         """The module `measurements`, imported here and not before; None without one."""

@@ -1,5 +1,6 @@
 """A training as a trial of an experiment: devices, loop, checkpoints and failures."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,8 +102,9 @@ class DeviceTraining:
 
 
 def make_intervals(train: dict, **changes: int) -> Intervals:
-    """The intervals of the settings whose names begin with "steps"."""
-    steps = {name: value for name, value in train.items() if name.startswith("steps")}
+    """The intervals among the settings of a training, but for `changes`."""
+    names = [field.name for field in dataclasses.fields(Intervals)]
+    steps = {name: train[name] for name in names if name in train}
     return Intervals(**{**steps, **changes})
 
 

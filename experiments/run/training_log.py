@@ -45,7 +45,8 @@ class TrainingLogs:
             self._checkpoints = epath.Path(checkpoint_dir) / run_dir.name
         else:
             self._checkpoints = run_dir.path / "checkpoints"
-        self._shares_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
+        # A bucket has no locks, and the run directory has its own.
+        self._locks_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._run_dir = run_dir
         self._stop = stop
         self._tensorboard = tensorboard and self._writes
@@ -64,7 +65,7 @@ class TrainingLogs:
             if self._tensorboard:
                 directory = self._run_dir.path / "tensorboard" / f"cell={index}"
                 events = until_it_ends.enter_context(_Events(directory))
-            if self._writes and self._shares_checkpoints:
+            if self._writes and self._locks_checkpoints:
                 # A run in another results directory must
                 # not write to the same --checkpoint_dir.
                 self._checkpoints.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ class TrainingLogs:
         path = self._checkpoints if index is None else self._checkpoints_of(index)
         if self._writes and path.exists():
             with contextlib.ExitStack() as lock:
-                if self._shares_checkpoints:
+                if self._locks_checkpoints:
                     runs.lock_path(self._checkpoints, lock)
                 path.rmtree()
 

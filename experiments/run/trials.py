@@ -77,3 +77,22 @@ def _named_entries(setting: str, values: list, names: list[str]) -> list[dict]:
                 f"each of {setting} must be ({', '.join(names)}), got {value}"
             )
     return [dict(zip(names, value, strict=True)) for value in values]
+
+
+def slices(examples: int, *, slice_examples: int) -> list[dict]:
+    """The slices of that many examples, in order; the last one may have fewer.
+
+    Each is the fields "first_of_slice" and "slice_examples" of a trial; see `slice_of`.
+    """
+    return [
+        {
+            "first_of_slice": first,
+            "slice_examples": min(slice_examples, examples - first),
+        }
+        for first in range(0, examples, slice_examples)
+    ]
+
+
+def slice_of(trial: Any) -> slice:
+    """The places of the examples of a trial that `slices` has made."""
+    return slice(trial.first_of_slice, trial.first_of_slice + trial.slice_examples)

@@ -43,6 +43,11 @@ class Source:
     archive: str
     origin: str
 
+    @property
+    def comes_with_package(self) -> bool:
+        """Whether an installed package contains it, so that nothing is downloaded."""
+        return not self.tfds_name
+
 
 SOURCES = {
     "digits": Source(
@@ -115,7 +120,7 @@ def load(
     """
     source = find_source(name)
     require_prepared(name, split, data_dir)
-    if not source.tfds_name:
+    if source.comes_with_package:
         return _checked(source, split, *_load_digits(source, split))
     directory = split_directory(source, split, data_dir)
     advice = f"delete {directory} and run make data again"
@@ -146,10 +151,9 @@ def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) ->
         raise ValueError(
             f"{name} has no split {split!r}; it has {', '.join(source.splits)}"
         )
-    if (
-        source.tfds_name
-        and not (split_directory(source, split, data_dir) / "manifest.json").exists()
-    ):
+    if source.comes_with_package:
+        return
+    if not (split_directory(source, split, data_dir) / "manifest.json").exists():
         advice = f"make data DATASETS={name} DATA_DIR={data_dir}"
         raise ValueError(f"{name} is not prepared in {data_dir}; run: {advice}")
 

@@ -68,7 +68,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
         )
         return [pathlib.Path(builder.data_dir)]
     source = find_source(name)
-    if not source.tfds_name:
+    if source.comes_with_package:
         return []
     directories = [split_directory(source, split, data_dir) for split in source.splits]
     if not all((directory / "manifest.json").exists() for directory in directories):
@@ -101,16 +101,7 @@ def _prepared_builder(
     origin: str,
 ) -> Any:
     """The prepared builder; that of imagenet2012 turns CMYK and PNG into RGB JPEGs."""
-    for module in ("tensorflow", "tensorflow_datasets"):
-        if importlib.util.find_spec(module) is None:
-            raise ValueError(
-                f"preparing {name} needs {module}, which is not installed; run: make"
-                f" data DATASETS={name}"
-            )
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download import downloader
-
-    downloader.MAX_RETRIES = DOWNLOAD_RETRIES
+    _require_tensorflow(name)
     builder = imagenet.builder(data_dir, tfds_name)
     if builder.is_prepared():
         return builder
@@ -124,11 +115,8 @@ def _prepared_builder(
             )
         synsets = builder.info.features["label"].names
         check_archives(manual, synsets, imagenet.PUBLISHED_EXAMPLES["validation"])
-    settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
     try:
-        builder.download_and_prepare(
-            download_config=settings, file_format=imagenet.FILE_FORMAT
-        )
+        _download_and_prepare(builder, manual)
     # what a damaged archive raises depends on where it is damaged
     except Exception as error:
         raise ValueError(
@@ -136,6 +124,28 @@ def _prepared_builder(
             f" {' or '.join(archives)} is damaged, get the original {advice}"
         ) from error
     return builder
+
+
+def _require_tensorflow(name: str) -> None:
+    """ValueError if a package is missing that prepares data sets such as `name`."""
+    for module in ("tensorflow", "tensorflow_datasets"):
+        if importlib.util.find_spec(module) is None:
+            raise ValueError(
+                f"preparing {name} needs {module}, which is not installed; run: make"
+                f" data DATASETS={name}"
+            )
+
+
+def _download_and_prepare(builder: Any, manual: pathlib.Path) -> None:
+    """Downloads what the builder needs, unless it lies in `manual`, and prepares it."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import downloader
+
+    downloader.MAX_RETRIES = DOWNLOAD_RETRIES
+    settings = tfds.download.DownloadConfig(manual_dir=manual, try_download_gcs=False)
+    builder.download_and_prepare(
+        download_config=settings, file_format=imagenet.FILE_FORMAT
+    )
 
 
 def check_archives(

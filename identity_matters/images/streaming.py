@@ -18,7 +18,7 @@ from identity_matters.images.decoding import DataError
 BATCHES_PER_THREAD = 2
 
 
-@functools.cache
+@functools.cache  # one thread in each process is enough
 def _end_with_parent() -> None:
     """In a worker process, exits as soon as the parent process has ended."""
     if (parent := multiprocessing.parent_process()) is None:

@@ -20,8 +20,9 @@ class Drawn(nn.Partitioned[Any]):
     """A parameter that `Net.init` draws by ``draw(generator, shape) -> float[shape]``.
 
     JAX would compile a random function for each shape, 100 in DenseNet; NumPy compiles
-    none. Flax unboxes this to `value`, a placeholder while it infers the shapes. It is
-    NaN, so that a net whose numbers were not drawn cannot pass for one that was.
+    none. It is a `Partitioned` because Flax unboxes these to `value` while it infers
+    the shapes. That is a placeholder, NaN, so that a net whose numbers were not drawn
+    cannot pass for one that was.
     """
 
     draw: Callable = flax.struct.field(pytree_node=False, default=None)
@@ -31,7 +32,8 @@ def drawn_by(draw: Callable) -> Callable:
     """An initializer for Flax: see `Drawn`."""
 
     def initializer(key, shape, dtype=jnp.float32):
-        return Drawn(jnp.full(shape, jnp.nan, dtype), (), draw=draw)
+        placeholder = jnp.full(shape, jnp.nan, dtype)
+        return Drawn(placeholder, names=(), draw=draw)  # of no axes of a mesh
 
     return initializer
 

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 
 from identity_matters import paper
-from identity_matters.report import markdown, page, sentences
+from identity_matters.report import markdown, page
 from identity_matters.report.collection import Collection, Group, origin, took
 from identity_matters.report.markdown import Markdown, Row
 from identity_matters.report.numbers import (
@@ -21,7 +21,7 @@ from identity_matters.report.numbers import (
     natural_order,
 )
 from identity_matters.report.records import MALFORMED
-from identity_matters.report.sentences import NOT_RUN, verdicts
+from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 from identity_matters.runs import Run
 
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
@@ -30,14 +30,6 @@ _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "Image
 def claim_link(claim: paper.Claim, report: str = "") -> Markdown:
     """A link to the claim's section on the page `report`, by default on the same."""
     return markdown.link(Markdown(claim.title), f"{report}#{page.anchor(claim.title)}")
-
-
-def headline(
-    claim: paper.Claim, groups: list[Group], most: int | None = None
-) -> Markdown:
-    """The results on a claim, in a few words."""
-    # The sentences are ours, and only numbers are filled in.
-    return Markdown(sentences.headline(claim.id, groups, most))
 
 
 def hardware_and_time(groups: list[Group]) -> str:
@@ -88,7 +80,8 @@ def claims_table(
             column = (
                 f"verdict, {collection.name}" if len(collections) > 1 else "verdict"
             )
-            row[collection.name] = headline(claim, collection.groups, most)
+            # The sentences are ours, and only numbers are filled in.
+            row[collection.name] = Markdown(headline(claim.id, collection.groups, most))
             row[column] = verdicts(claim.id, collection.groups)
         yield row
 

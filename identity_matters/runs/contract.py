@@ -180,6 +180,7 @@ _ENVIRONMENT_SINCE_SCHEMA_3 = {  # absent from older runs
 
 
 def _require(value: dict, kinds: Mapping[str, Kind], may_be_absent: bool) -> None:
+    """Raises ValueError, which names a field, unless the fields are of these kinds."""
     for name, kind in kinds.items():
         if name not in value:
             if may_be_absent:

@@ -103,7 +103,7 @@ def train(
         flip=flip,
     )
     test_images = preprocessing.check_images("x_test", x_test)
-    initial = _three_collections(variables)
+    initial = _checked_collections(variables)
     classes = trained_net.count_classes(net, initial, preprocessing.image_shape)
     task = Task(
         init=lambda key: initial,
@@ -188,8 +188,11 @@ def _fit(
     return state, log.records
 
 
-def _three_collections(variables: Any) -> dict:
-    """The collections that a training state has; ValueError if there are others."""
+def _checked_collections(variables: Any) -> dict:
+    """The user's variables, as the three collections of a training state.
+
+    Raises ValueError if there are others, or nothing to train.
+    """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")
     others = sorted(str(name) for name in variables if name not in COLLECTIONS)

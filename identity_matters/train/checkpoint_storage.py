@@ -219,10 +219,9 @@ class Storage(contextlib.AbstractContextManager):
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore())
         )["state"]
         saved = metadata["arrays"] | metadata.get("constants", {})
-        # Those without values were not written.
         for name, (described, _) in saved.items():
             if name not in arrays:
-                arrays[name] = digests.without_values(described)
+                arrays[name] = digests.array_not_written(described)
         if digests.fingerprints(arrays) != saved:
             raise ValueError("its arrays are not those that were saved")
         return arrays

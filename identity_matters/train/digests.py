@@ -35,10 +35,11 @@ def describe(leaf) -> str:
     return f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}"
 
 
-def without_values(described: str) -> np.ndarray:
-    """An array without values, with the dtype and shape that `describe` has printed.
+def array_not_written(described: str) -> np.ndarray:
+    """The array that was not written because it has no values.
 
-    Raises ValueError if no axis has the length 0.
+    `described` is its dtype and shape, from `describe`. Raises ValueError if it has
+    values, so that it was written and is missing now.
     """
     dtype, _, shape = described.removesuffix("]").partition("[")
     array = np.zeros(

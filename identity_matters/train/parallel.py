@@ -146,7 +146,7 @@ class ParallelSteps:
 
         owners = [device.process_index for device in devices]
         self.process_count = len(set(owners))
-        self._local_devices = owners.count(jax.process_index())
+        self._local_device_count = owners.count(jax.process_index())
         self._first_device = owners.index(jax.process_index())
 
         # a share: the examples of one device
@@ -231,7 +231,7 @@ class ParallelSteps:
           (state, sums) on the devices, see `step.dispatch` and `read`.
         """
         steps = jax.tree.leaves(batch)[0].shape[1]
-        stop_on_each = np.full(self._local_devices, stop, np.bool_)
+        stop_on_each = np.full(self._local_device_count, stop, np.bool_)
         arguments = (state, self._resident, batch, stop_on_each)
         return self._call(("train", steps), self._train, arguments)
 
@@ -292,7 +292,9 @@ class ParallelSteps:
     def _lower(self, mapped: Any, shapes: tuple) -> jax.stages.Lowered:
         """A mapped function for arguments that have these shapes on each device."""
         with_device_axis = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((self._local_devices, *x.shape), x.dtype),
+            lambda x: jax.ShapeDtypeStruct(
+                (self._local_device_count, *x.shape), x.dtype
+            ),
             shapes,
         )
         return mapped.lower(*with_device_axis)
@@ -300,7 +302,7 @@ class ParallelSteps:
     def _rows_of_this_process(self, share: int) -> slice:
         """The rows of a batch that the devices of this process take."""
         first_row = self._first_device * share
-        return slice(first_row, first_row + self._local_devices * share)
+        return slice(first_row, first_row + self._local_device_count * share)
 
     def _map(self, function: Callable, **options: Any) -> Any:
         return over_devices(function, self.devices, **options)
@@ -309,14 +311,14 @@ class ParallelSteps:
         """`tree` on every device."""
         # The second argument only gives pmap an axis to map over.
         identity = self._map(lambda tree, _: tree, in_axes=(None, 0))
-        return identity(tree, np.zeros(self._local_devices, np.int8))
+        return identity(tree, np.zeros(self._local_device_count, np.int8))
 
     def _split(self, steps: list[np.ndarray]) -> np.ndarray:
         """[rows, ...] of each step -> [local devices, steps, share, ...]."""
         # One step is not copied: a batch of ImageNet is 39 MB.
         rows = np.stack(steps) if len(steps) > 1 else steps[0][None]
         shares = np.reshape(
-            rows, (len(steps), self._local_devices, -1, *rows.shape[2:])
+            rows, (len(steps), self._local_device_count, -1, *rows.shape[2:])
         )
         return np.ascontiguousarray(shares.swapaxes(0, 1))
 
@@ -332,7 +334,7 @@ class ParallelSteps:
         return data.stream(make_batch, 0, -(-data.test_examples // batch_examples))
 
     def _place_evaluation(self, batch: dict) -> Any:
-        shape = (self._local_devices, self._evaluation_share)
+        shape = (self._local_device_count, self._evaluation_share)
         shares = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), batch)
         return self._to_devices(shares)
 

@@ -20,10 +20,10 @@ _SHOWN = {
 }
 
 
-def duration(seconds: float) -> str:
+def hours_minutes_seconds(seconds: float) -> str:
     """Minutes and seconds, with hours if there are any.
 
-    >>> duration(173.4), duration(7200.0)
+    >>> hours_minutes_seconds(173.4), hours_minutes_seconds(7200.0)
     ('2:53', '2:00:00')
     """
     minutes, left = divmod(round(seconds), 60)
@@ -42,7 +42,7 @@ def short_line(record: dict, steps: int, seconds_left: float | None = None) -> s
         text.format(record[name]) for name, text in _SHOWN.items() if name in record
     ]
     if seconds_left is not None and record["step"] < steps:
-        shown.append(f"{duration(seconds_left)} left")
+        shown.append(f"{hours_minutes_seconds(seconds_left)} left")
     return f"step {record['step']}/{steps}: {', '.join(shown)}"
 
 
@@ -97,7 +97,7 @@ class Progress(contextlib.AbstractContextManager):
         if loss is not None:
             self._shown["loss"] = f"{loss:.4f}"
         self._seconds_left = seconds_left
-        self._shown["left"] = duration(seconds_left)
+        self._shown["left"] = hours_minutes_seconds(seconds_left)
         self._bar.set_postfix(self._shown, refresh=False)
         self._bar.update(step - self._bar.n)
 
