@@ -169,6 +169,8 @@ def _start_and_maps(trial, rng) -> tuple[np.ndarray, tuple]:
     """The first weights, and the input and output map, if there are any."""
     A = np.zeros((trial.depth, trial.width, trial.width))
     match trial.start:
+        case "zero":
+            return A, ()
         case "factorization":
             A = np.asarray(factorization.factorize(trial.R, trial.depth, "polar"))
             return A + trial.noise_std * rng.standard_normal(A.shape), ()
@@ -179,8 +181,7 @@ def _start_and_maps(trial, rng) -> tuple[np.ndarray, tuple]:
             return A, descent.gaussian_maps(rng, len(trial.R), trial.width)
         case "modified_identity_maps":
             return A, descent.modified_identity_maps(len(trial.R))
-        case _:
-            return A, ()
+    raise ValueError(f"there is no start {trial.start!r}")
 
 
 def measure_noise(trial, key) -> dict:

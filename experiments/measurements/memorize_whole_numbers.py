@@ -38,6 +38,7 @@ class _Examples(NamedTuple):
 def _draw_whole_examples(data: Data, key: jax.Array) -> _Examples:
     """Points with random labels, and a key that is not spent on them."""
     label_key, build_key = jax.random.split(key)
+    # Not a third part of the split, as the committed records depend on it.
     x = whole_points(data, jax.random.fold_in(key, 2))
     return _Examples(x, random_labels(label_key, data.num_classes, len(x)), build_key)
 

@@ -232,7 +232,8 @@ class _Edge:
         """A positive multiple of the derivative of the step's length in t.
 
         With ``w = log |R x| + i angle`` the length is ``|e^{w/l} - 1|``, and its
-        derivative a positive multiple of ``Re(conj(e^{w/l} - 1) e^{w/l} dw/dt)``.
+        derivative a positive multiple of ``Re(conj(e^{w/l} - 1) e^{w/l} dw/dt)``. Here
+        w is differentiated in s, which grows with t.
         """
         cos, sin = _cos_and_sin(t)
         # |R x|^2 = c^2 (across^2 + against^2), with across = sin(s) k.

@@ -145,9 +145,11 @@ def _gradient_through_horner(
 ) -> np.ndarray:
     """The gradient in A, f64[m, d, d], of a function of G with this gradient in G."""
     A_gradient = np.zeros_like(A)
+    # A times the last partial sum is G. Each of the others enters the next one times A.
+    gradient_in_product = G_gradient
     for partial_sum in reversed(horner):
-        A_gradient += G_gradient @ partial_sum.mT
-        G_gradient = A.mT @ G_gradient
+        A_gradient += gradient_in_product @ partial_sum.mT
+        gradient_in_product = A.mT @ gradient_in_product
     return A_gradient
 
 

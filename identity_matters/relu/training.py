@@ -322,7 +322,9 @@ class _Travel(NamedTuple):
 def _travel_by_error(start: _Start, kept: np.ndarray) -> _Travel:
     """By the error (omega_2 of N16), which falls at least as fast as `kept` makes it.
 
-    kept = (1 - a) beta sigma.
+    With kept = (1 - a) beta sigma, ``||W - W_0||_F`` is at most
+
+        omega_2 = b zeta / kept^2 (v_0 e_0 + e_0^2 / (2 kept)).
     """
     output = start.e / kept
     area = start.output_norm * start.e + start.e * output / 2
