@@ -8,6 +8,7 @@ import functools
 import os
 import pathlib
 import string
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,29 @@ SLICES: dict[str, tuple[str, dict]] = {
     "v4-32": ("v4:2x2x4", {"chip_config_name": "megacore"}),
     "v6e-8": ("v6e:2x4", {"chips_per_host_bounds": (2, 4, 1)}),
 }
-# GPU -> device name, bytes of memory, bytes per second: facts from OpenXLA,
-# h100_sxm.txtpb and h200.txtpb (xla/backends/gpu/target_config/specs); the JAX wheels
-# do not contain them.
+
+
+class _Gpu(NamedTuple):
+    """What the compiler must know of a GPU; its memory has a size and a bandwidth."""
+
+    device_name: str
+    memory_bytes: int
+    bytes_per_second: int
+
+
+# Facts from OpenXLA, h100_sxm.txtpb and h200.txtpb (xla/backends/gpu/target_config/
+# specs); the JAX wheels do not contain them.
 GPUS = {
-    "h100": ("NVIDIA H100 80GB HBM3", 84_942_979_072, 3_352_320_000_000),
-    "h200": ("NVIDIA H200 141GB HBM3e", 151_397_597_184, 4_800_000_000_000),
+    "h100": _Gpu(
+        device_name="NVIDIA H100 80GB HBM3",
+        memory_bytes=84_942_979_072,
+        bytes_per_second=3_352_320_000_000,
+    ),
+    "h200": _Gpu(
+        device_name="NVIDIA H200 141GB HBM3e",
+        memory_bytes=151_397_597_184,
+        bytes_per_second=4_800_000_000_000,
+    ),
 }
 # What their compiler must know.
 _GPU_TARGET = pathlib.Path(__file__).with_name("gpu_target.txtpb")
@@ -104,9 +122,11 @@ def _described_gpu(name: str) -> list[jax.Device]:
 
     `target_config` is an option of the CUDA plugin that JAX does not document.
     """
-    device_name, memory_bytes, bandwidth = GPUS[name]
+    gpu = GPUS[name]
     target = string.Template(_GPU_TARGET.read_text()).substitute(
-        name=device_name, memory_bytes=memory_bytes, bandwidth=bandwidth
+        name=gpu.device_name,
+        memory_bytes=gpu.memory_bytes,
+        bandwidth=gpu.bytes_per_second,
     )
     topology = topologies.get_topology_desc(
         "", "cuda", target_config=target, topology="1x1x1"

@@ -142,7 +142,7 @@ def _measure_here(trial: types.SimpleNamespace) -> dict:
     return attempt(lambda: lower(settings, trial.part, devices), devices)
 
 
-class Program(NamedTuple):
+class LoweredProgram(NamedTuple):
     """A lowered program and what it computes.
 
     Attributes:
@@ -160,9 +160,9 @@ class Program(NamedTuple):
     compute_dtype: str
 
 
-def _how_to_lower(program: str) -> Callable[[dict, str, list], Program]:
+def _how_to_lower(program: str) -> Callable[[dict, str, list], LoweredProgram]:
     """The function that lowers a program: by its settings, part and devices."""
-    if program == POINTS:
+    if program == POINTS:  # one of LINEAR, but no training
         return lower_points
     if program in LINEAR:
         return lower_linear
@@ -180,7 +180,7 @@ def _without_program(devices: list) -> dict:
     }
 
 
-def attempt(lower: Callable[[], Program], devices: list) -> dict:
+def attempt(lower: Callable[[], LoweredProgram], devices: list) -> dict:
     """Compiles a program; failing to compile or to fit is a result, not an error.
 
     Args:
@@ -237,7 +237,7 @@ def _memory_fields(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 
 def _cost_of_a_step(
-    program: Program, compiled: jax.stages.Compiled, devices: list
+    program: LoweredProgram, compiled: jax.stages.Compiled, devices: list
 ) -> dict:
     """What a step costs on one device; None for what depends on unknown facts."""
     kind = devices[0].device_kind
@@ -253,7 +253,9 @@ def _cost_of_a_step(
     }
 
 
-def _bound_of_a_step(program: Program, cost: hlo.Cost, kind: str, devices: int) -> dict:
+def _bound_of_a_step(
+    program: LoweredProgram, cost: hlo.Cost, kind: str, devices: int
+) -> dict:
     """The least time of a step: no device exceeds the rates of its data sheet.
 
     Args:
@@ -288,7 +290,7 @@ def _estimated_seconds(cost: hlo.Cost, steps: int, kind: str) -> float | None:
     return cost.estimated_cycles / steps / clock
 
 
-def lower_training(groups: dict, part: str, devices: list) -> Program:
+def lower_training(groups: dict, part: str, devices: list) -> LoweredProgram:
     """Lowers a training with these settings as a run would, with zeros for images."""
     training = train.Training(
         **groups, devices=devices, images=stand_ins.stand_in(groups["data"])
@@ -296,20 +298,20 @@ def lower_training(groups: dict, part: str, devices: list) -> Program:
     return _part_of_training(training, part, training.net.compute_dtype)
 
 
-def lower_linear(settings: dict, part: str, devices: list) -> Program:
+def lower_linear(settings: dict, part: str, devices: list) -> LoweredProgram:
     """Lowers a training of a linear net on samples."""
     training = measurements.Training(**_first_linear_trial(settings), devices=devices)
     return _part_of_training(training, part, "float32")
 
 
-def lower_points(settings: dict, part: str, devices: list) -> Program:
+def lower_points(settings: dict, part: str, devices: list) -> LoweredProgram:
     """Lowers eq. (2.3) at one part of the points; `part` is "points".
 
     At a point, only the products of its 3 l - 2 pairs of matrices are counted.
     """
     trial = _first_linear_trial(settings)
     points = measurements.Points(**trial, devices=devices)
-    return Program(
+    return LoweredProgram(
         lowered=points.lower(),
         steps=1,
         examples=points.points,
@@ -326,7 +328,7 @@ def _first_linear_trial(settings: dict) -> dict:
 
 def _part_of_training(
     training: DeviceTraining, part: str, compute_dtype: str
-) -> Program:
+) -> LoweredProgram:
     """The program of a dispatch ("train") or of a batch of evaluation ("evaluate")."""
     lowered, steps, examples = training.parallel.lower(
         part, training.intervals.steps_per_dispatch
@@ -334,7 +336,7 @@ def _part_of_training(
     operations = training.task.flops_per_example
     if part == "evaluate":
         operations /= flops.FORWARD_PASSES_PER_TRAINING_STEP
-    return Program(
+    return LoweredProgram(
         lowered=lowered,
         steps=steps,
         examples=examples,
@@ -343,7 +345,7 @@ def _part_of_training(
     )
 
 
-def lower_memorize(groups: dict, part: str, devices: list) -> Program:
+def lower_memorize(groups: dict, part: str, devices: list) -> LoweredProgram:
     """Lowers the network of Theorem 3.2 on one device, for one batch of points."""
     fit = groups["fit"]
     ((width, dtype),) = fit["networks"]
@@ -358,7 +360,7 @@ def lower_memorize(groups: dict, part: str, devices: list) -> Program:
     )
     net = jax.tree.map(lambda leaf: array_like(leaf.shape), drawn)
     points = array_like((fit["batch_examples"], features))
-    return Program(
+    return LoweredProgram(
         lowered=network.forward.lower(net, points),
         steps=1,
         # The other devices get other points.

@@ -134,7 +134,7 @@ def likely_seconds(record: dict) -> float:
 # Hours of a training
 
 
-class Training(NamedTuple):
+class CompiledTraining(NamedTuple):
     """A training whose two programs fit a slice.
 
     Attributes:
@@ -222,7 +222,7 @@ def page(records: list[dict]) -> str:
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def _trainings(records: list[dict]) -> list[Training]:
+def _trainings(records: list[dict]) -> list[CompiledTraining]:
     """Those whose two programs both fit, in the order of the records."""
     evaluations = {
         (record["slice"], record["program"]): record
@@ -230,7 +230,7 @@ def _trainings(records: list[dict]) -> list[Training]:
         if record["part"] == "evaluate" and record["fits"]
     }
     return [
-        Training(
+        CompiledTraining(
             program=record["program"],
             step=record,
             evaluation=evaluations[record["slice"], record["program"]],
@@ -242,11 +242,11 @@ def _trainings(records: list[dict]) -> list[Training]:
     ]
 
 
-def _slices(trainings: list[Training]) -> list[str]:
+def _slices(trainings: list[CompiledTraining]) -> list[str]:
     return list(dict.fromkeys(training.step["slice"] for training in trainings))
 
 
-def _row(training: Training) -> str:
+def _row(training: CompiledTraining) -> str:
     step = training.step
     _, _, variant = training.program.partition(":")
     estimate = estimated_seconds(step)
@@ -266,7 +266,7 @@ def _row(training: Training) -> str:
     )
 
 
-def _row_of_table_2(slice_: str, trainings: list[Training]) -> str:
+def _row_of_table_2(slice_: str, trainings: list[CompiledTraining]) -> str:
     """All CIFAR rows of Table 2 one after the other; empty unless all fit one chip."""
     here = [
         training

@@ -70,8 +70,6 @@ ALL_CONV_RESIDUAL = {
     # of convolutions: float32 or bfloat16; parameters are float32
     "compute_dtype": "float32",
 }
-# Readings of "an all-convolutional variant of the 34-layer network", for images of 224
-# pixels a side; see `identity_matters.nets.all_conv_residual`.
 _STEM_AND_WIDTHS = {
     "widths": (64, 128, 256, 512),
     "stem_width": 64,
@@ -79,6 +77,8 @@ _STEM_AND_WIDTHS = {
     "stem_stride": 2,
     "stage_strides": (2, 2, 2, 2),
 }
+# Readings of "an all-convolutional variant of the 34-layer network", for images of 224
+# pixels a side; see `identity_matters.nets.all_conv_residual`.
 IMAGENET_NETS = {
     "blocks_of_34_layers": {"blocks_per_stage": (3, 4, 6, 3), **_STEM_AND_WIDTHS},
     "parameters_as_printed": {"blocks_per_stage": (5, 5, 6, 6), **_STEM_AND_WIDTHS},

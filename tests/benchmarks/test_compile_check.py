@@ -112,7 +112,7 @@ def test_bounds_are_the_lesser_of_arithmetic_and_memory(monkeypatch):
     def bound(bandwidth):
         monkeypatch.setattr(flops, "memory_limits", lambda kind: (1e9, bandwidth))
         return compile_check.attempt(
-            lambda: compile_check.Program(
+            lambda: compile_check.LoweredProgram(
                 lowered=lowered,
                 steps=1,
                 examples=8,

@@ -35,11 +35,10 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             "step": record["step"],
         }
-        # The last record of a training may average a few batches only.
-        is_whole = record["step"] % result["train"]["steps_per_log"] == 0
         if record["kind"] == "evaluation":
             yield {**row, "test_error_percent": record["test_error_percent"]}
-        elif is_whole:
+        # The last record of a training may average a few batches only.
+        elif record["step"] % result["train"]["steps_per_log"] == 0:
             yield {**row, **pick(record, "loss error_percent")}
 
 

@@ -35,7 +35,9 @@ _LINES = dict.fromkeys(_NETS.values(), "-") | {_NETS[False, "orthogonal"]: "--"}
 
 def _labelled(run: Run) -> Iterator[dict]:
     """The records of the default variants, with labels of activation and net."""
-    for record in run.records if run.variant in _VARIANTS else ():
+    if run.variant not in _VARIANTS:
+        return
+    for record in run.records:
         model = record["model"]
         net = _NETS[model["identity"], model["initialization"]]
         yield {**record, "activation": _ACTIVATIONS[model["activation"]], "net": net}
@@ -56,10 +58,12 @@ def gradient_points(run: Run) -> list[dict]:
     nets = list(_labelled(run))
     deepest = max((record["depth"] for record in nets), default=0)
     shown = [record for record in nets if record["depth"] in (_SHALLOW_DEPTH, deepest)]
-    for record in shown:
-        record["places"] = [layer / record["depth"] for layer in record["layers"]]
+    placed = [
+        {**record, "places": [layer / record["depth"] for layer in record["layers"]]}
+        for record in shown
+    ]
     names = "layer=layers place=places gradient_norm=gradient_norms"
-    return rows_of(shown, f"activation net depth {names}")
+    return rows_of(placed, f"activation net depth {names}")
 
 
 def norm_points(run: Run) -> Iterator[dict]:

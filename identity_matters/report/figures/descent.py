@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from identity_matters.report.figures.drawing import (
     OWN,
@@ -129,9 +129,23 @@ _NORM_LOOKS: dict[str, Looks] = {
     },
     "depth": {"color": "gray", "mark": None, "label": f"the wall, {NORM} = 1"},
 }
-# Marker and height of draws of the noise that did not reach the tolerance. The height
-# is relative to the largest number of updates, so they are drawn above all others.
-_NOT_REACHED = {"out of updates": ("x", 1.6), "diverged": ("*", 3.0)}
+
+
+class _NotReached(NamedTuple):
+    """How draws of the noise are shown that did not reach the tolerance.
+
+    The height is relative to the largest number of updates, so that they are drawn
+    above all others.
+    """
+
+    marker: str
+    height: float
+
+
+_NOT_REACHED = {
+    "out of updates": _NotReached(marker="x", height=1.6),
+    "diverged": _NotReached(marker="*", height=3.0),
+}
 _FEW_PLACES = 6  # a curve of fewer has its marks
 _TARGETS = {
     "plane": "two eigenvalues −1, det R > 0",
@@ -273,8 +287,9 @@ def draw_noise(points: Points, canvas: Canvas) -> None:
             not_reached = [row for row in placed if not row["converged"]]
             scatter(axes, reached, "place", "updates", **looks)
             _draw_not_reached(axes, not_reached, most_updates, looks["color"])
-        for label, (marker, _) in _NOT_REACHED.items():
-            axes.plot([], [], marker, color="grey", label=label)  # of every depth
+        for label, shown_as in _NOT_REACHED.items():
+            # Grey: of every depth.
+            axes.plot([], [], shown_as.marker, color="grey", label=label)
 
 
 def _draw_not_reached(
@@ -286,6 +301,6 @@ def _draw_not_reached(
     """
     for point in points:
         out_of_updates = point["updates"] >= point["max_updates"]
-        mark, height = _NOT_REACHED["out of updates" if out_of_updates else "diverged"]
-        marked = [{**point, "top": height * most_updates}]
-        scatter(axes, marked, "place", "top", mark=mark, color=colour)
+        shown_as = _NOT_REACHED["out of updates" if out_of_updates else "diverged"]
+        marked = [{**point, "top": shown_as.height * most_updates}]
+        scatter(axes, marked, "place", "top", mark=shown_as.marker, color=colour)

@@ -28,7 +28,8 @@ def wall_points(run: Run) -> Iterator[dict]:
     names = "width depth started_at_norm=started_at_norms norm=norms relative_excess"
     tests = "gradient_norms gradient_tolerance"
     for row in rows_of(of_kind(run, "critical_points"), f"{names} {tests}"):
-        if row.pop("gradient_norms") <= row.pop("gradient_tolerance"):
+        gradient_norm = row.pop("gradient_norms")
+        if gradient_norm <= row.pop("gradient_tolerance"):
             row["norm"] = float(f"{row['norm']:.6g}")
             row["relative_excess"] = float(f"{row['relative_excess']:.3g}")
             yield row

@@ -65,12 +65,15 @@ def draw_limits(points: Points, canvas: Canvas) -> None:
 
 
 def _label(net: tuple) -> str:
-    """The label of (depth, bias) or (depth, width, bias)."""
-    depth, *width_if_any, bias = net
-    names = [f"ℓ = {depth}"]
-    names += [f"k = {width}" for width in width_if_any]
-    names.append("biases" if bias else "no biases")
-    return ", ".join(names)
+    """The label of (depth, bias)."""
+    depth, bias = net
+    return f"ℓ = {depth}, {'biases' if bias else 'no biases'}"
+
+
+def _label_with_width(net: tuple) -> str:
+    """The label of (depth, width, bias)."""
+    depth, width, bias = net
+    return f"ℓ = {depth}, k = {width}, {'biases' if bias else 'no biases'}"
 
 
 def functional_points(run: Run) -> Iterator[dict]:
@@ -119,7 +122,8 @@ def ratio_points(run: Run) -> list[dict]:
 def draw_ratio(points: Points, canvas: Canvas) -> None:
     """The ratios over the norm: for each net two lines, and crosses for the search."""
     axes = canvas.subplots()
-    for place, (looks, rows) in enumerate(series(points, "depth width bias", _label)):
+    nets = series(points, "depth width bias", _label_with_width)
+    for place, (looks, rows) in enumerate(nets):
         # The crosses of the nets stand side by side; several of them are 0.
         shift = 1.07 ** (place + 1)
         shifted = [{**row, "beside": row["norm"] * shift} for row in rows]
