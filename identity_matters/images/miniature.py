@@ -104,15 +104,16 @@ def _smooth_colours(
     """
     # Of each colour: the phase from one side to the other, along rows and columns.
     waves = rng.uniform(-20, 20, (3, 2))
-    offsets = rng.uniform(0, 6, (3, 1, 1))
+    offsets = rng.uniform(0, 6, (3, 1, 1))  # the phase at the corner
     if label is not None:
         waves[:] = waves[:1]
         turns = np.random.default_rng(label).uniform(0, 2 * np.pi, (3, 1, 1))
         offsets = offsets[:1] + turns
-    rows = np.linspace(0, 1, height)
-    columns = np.linspace(0, 1, width)
-    phases = waves[:, :1, None] * rows[None, :, None] + waves[:, 1:, None] * columns
-    return (127 + 90 * np.sin(phases + offsets)).transpose(1, 2, 0)
+    # [3, height, 1] and [3, 1, width]
+    along_rows = waves[:, 0, None, None] * np.linspace(0, 1, height)[:, None]
+    along_columns = waves[:, 1, None, None] * np.linspace(0, 1, width)[None, :]
+    phases = along_rows + along_columns + offsets
+    return (127 + 90 * np.sin(phases)).transpose(1, 2, 0)
 
 
 def write(

@@ -50,22 +50,22 @@ def _is_path(value: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """The values that a field may have, in words and as a predicate."""
 
     words: str
     includes: Callable[[Any], bool]
 
 
-def _matching(words: str, pattern: re.Pattern) -> Kind:
-    return Kind(
+def _matching(words: str, pattern: re.Pattern) -> ValueKind:
+    return ValueKind(
         words, lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
     )
 
 
-def _one_of(values: Any) -> Kind:
+def _one_of(values: Any) -> ValueKind:
     # `in` takes True for 1.
-    return Kind(
+    return ValueKind(
         f"one of {tuple(values)}",
         lambda value: any(
             type(value) is type(known) and value == known for known in values
@@ -73,21 +73,21 @@ def _one_of(values: Any) -> Kind:
     )
 
 
-def _optional(kind: Kind) -> Kind:
-    return Kind(
+def _optional(kind: ValueKind) -> ValueKind:
+    return ValueKind(
         f"{kind.words}, or null", lambda value: value is None or kind.includes(value)
     )
 
 
-def _list_of(kind: Kind) -> Kind:
-    return Kind(
+def _list_of(kind: ValueKind) -> ValueKind:
+    return ValueKind(
         f"a list, each entry {kind.words}",
         lambda value: isinstance(value, list) and all(map(kind.includes, value)),
     )
 
 
-def _dict_of(key: Kind, kind: Kind) -> Kind:
-    return Kind(
+def _dict_of(key: ValueKind, kind: ValueKind) -> ValueKind:
+    return ValueKind(
         f"a dict, each name {key.words} and each value {kind.words}",
         lambda value: (
             isinstance(value, dict)
@@ -108,19 +108,21 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-_TEXT = Kind("text", lambda value: isinstance(value, str))
+_TEXT = ValueKind("text", lambda value: isinstance(value, str))
 _METRIC_NAME = _matching("a plain name or path", _METRIC)
-_RESULT = Kind(
+_RESULT = ValueKind(
     "a finite number, true, false or null",
     lambda value: value is None or isinstance(value, bool) or _is_finite(value),
 )
-_DURATION = Kind("a number of seconds", lambda value: _is_finite(value) and value >= 0)
+_DURATION = ValueKind(
+    "a number of seconds", lambda value: _is_finite(value) and value >= 0
+)
 
 _ALWAYS = {
     "schema": _one_of((SCHEMA,)),
-    "experiment": Kind("a relative path of plain names", _is_path),
-    "variant": Kind("a relative path of plain names", _is_path),
-    "seed": Kind(
+    "experiment": ValueKind("a relative path of plain names", _is_path),
+    "variant": ValueKind("a relative path of plain names", _is_path),
+    "seed": ValueKind(
         f"a whole number below {SEEDS}",
         lambda value: _is_whole(value) and value < SEEDS,
     ),
@@ -134,7 +136,7 @@ _CONCLUSION = {
     "paper": _dict_of(_METRIC_NAME, _RESULT),
     "verdict": _one_of(VERDICTS),
     "seconds": _dict_of(_METRIC_NAME, _DURATION),
-    "records": Kind(
+    "records": ValueKind(
         '{"lines": a whole number, "chain": text}',
         lambda value: (
             isinstance(value, dict)
@@ -145,18 +147,20 @@ _CONCLUSION = {
     ),
 }
 _SOMETIMES = {
-    "changed": _dict_of(_METRIC_NAME, Kind("any", lambda value: True)),
+    "changed": _dict_of(_METRIC_NAME, ValueKind("any", lambda value: True)),
     "error": _TEXT,
     "digest": _TEXT,
 }
-_SETTING = Kind(
+_SETTING = ValueKind(
     "text, a number, true, false or null",
     lambda v: _RESULT.includes(v) or type(v) is str,
 )
 _ENVIRONMENT = {
     "started": _matching("a time with its zone", _TIME),
     "commit": _optional(_matching("a commit", _COMMIT)),
-    "dirty": _optional(Kind("true or false", lambda value: isinstance(value, bool))),
+    "dirty": _optional(
+        ValueKind("true or false", lambda value: isinstance(value, bool))
+    ),
     "command": _list_of(_TEXT),
     "python": _matching("a version", _VERSION),
     "packages": _dict_of(
@@ -164,11 +168,11 @@ _ENVIRONMENT = {
     ),
     "platform": _TEXT,
     "backend": _TEXT,
-    "devices": Kind(
+    "devices": ValueKind(
         "a list of text, not empty", lambda v: _list_of(_TEXT).includes(v) and bool(v)
     ),
     "cpu": _TEXT,
-    "cpu_cores": Kind(
+    "cpu_cores": ValueKind(
         "a whole number above 0", lambda value: _is_whole(value) and value > 0
     ),
 }
@@ -179,7 +183,7 @@ _ENVIRONMENT_SINCE_SCHEMA_3 = {  # absent from older runs
 }
 
 
-def _require(value: dict, kinds: Mapping[str, Kind], may_be_absent: bool) -> None:
+def _require(value: dict, kinds: Mapping[str, ValueKind], may_be_absent: bool) -> None:
     """Raises ValueError, which names a field, unless the fields are of these kinds."""
     for name, kind in kinds.items():
         if name not in value:

@@ -69,7 +69,7 @@ def read_with_lines(path: Any) -> tuple[Run, list[bytes]]:
     """A run, and the lines of metrics.jsonl except a last one that a crash cut short.
 
     Raises RunError as `read_run` does. Whether an unfinished run lost lines at its end
-    is not checked; see `run_dir.unfinished`.
+    is not checked; see `run_dir.read_resumable`.
     """
     return checked_with_lines(
         path,

@@ -118,7 +118,7 @@ class RunDir:
     def _started(cls, path: Any, config: dict, summary: dict) -> "RunDir":
         """Writes the files of a run in the open directory `path`."""
         environment = environments.describe()
-        before, lines = unfinished(path, config, environment)
+        before, lines = read_resumable(path, config, environment)
         if before:
             resumed = [*before.get("resumed", []), environment]
             environment = {**before, "resumed": resumed}
@@ -222,10 +222,12 @@ def lock_path(path: Any, lock: contextlib.ExitStack) -> None:
         print(f"{path}: {why}; start a run only once", file=sys.stderr)
 
 
-def unfinished(path: Any, config: dict, environment: dict) -> tuple[dict, list[bytes]]:
-    """Environment and lines of the unfinished run at `path`, or empty if there is none.
+def read_resumable(
+    path: Any, config: dict, environment: dict
+) -> tuple[dict, list[bytes]]:
+    """Environment and lines of the run to resume at `path`, or empty if there is none.
 
-    A run that is there must be one that can be resumed.
+    Refuses a run that cannot be resumed.
 
     Args:
       path: the directory of the run.
@@ -270,11 +272,11 @@ def unfinished(path: Any, config: dict, environment: dict) -> tuple[dict, list[b
 def why_not_resumable(path: Any, config: dict, environment: dict) -> str | None:
     """Why a run cannot begin or go on at `path`, if it cannot.
 
-    The arguments are those of `unfinished`. The answer names the directory, or a file
-    in it, and does not say what to do.
+    The arguments are those of `read_resumable`. The answer names the directory, or a
+    file in it, and does not say what to do.
     """
     try:
-        unfinished(path, config, environment)
+        read_resumable(path, config, environment)
     except NotResumableError as error:
         return error.reason
     except RunError as error:
