@@ -28,9 +28,6 @@ def hexagon(size: float) -> Problem:
 
     Without biases the origin is flat to second order, although two blocks of width 2
     have a smaller risk (N5 of docs/theory/relu.md).
-
-    Without biases the origin is flat to second order, although two blocks of width 2
-    have a smaller risk (N5 of docs/theory/relu.md).
     """
     angle = np.arange(6) * np.pi / 3
     x = np.stack([np.cos(angle), np.sin(angle)], axis=1)

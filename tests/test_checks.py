@@ -64,10 +64,10 @@ REFUSED = {
     "complex list": ([[1.0, 1j], [0.0, 1.0]], "dtype complex128"),
     "nan": ([[1.0, np.nan], [0.0, 1.0]], "got M[0, 1] = nan"),
     "infinity": ([[1.0, 0.0], [-np.inf, 1.0]], "got M[1, 0] = -inf"),
+    # Longdouble is float64 on some platforms; there the infinity is NumPy's own.
     "beyond float64": (I2 * np.longdouble("1e400"), "got M[0, 0] = inf"),
     "empty": (np.zeros((0, 0)), "must not be empty"),
 }
-# Longdouble is float64 on some platforms; there the infinity is NumPy's own.
 ACCEPTED = {
     "array": I2,
     "list": [[1, 0], [0, 1]],

@@ -33,7 +33,7 @@ def clone(tmp_path, monkeypatch):
     return top
 
 
-def version_of(clone=None):
+def version_of():
     version = code_version.code_version()
     return {name: version[name] for name in UNKNOWN}
 
@@ -182,7 +182,7 @@ def test_a_copy_without_git_carries_its_commit(clone, monkeypatch):
     assert code_version.digest_of_commit("0" * 40) is None
     copy = copy_of(clone, monkeypatch)
     assert code_version.code_version() == known
-    # A container may leave out .gitignore, and then nobody knows.
+    # Where the file says nothing, nobody knows.
     (copy / code_version.FILE).write_text("{}")
     assert version_of() == UNKNOWN
 

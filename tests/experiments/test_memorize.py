@@ -1,5 +1,7 @@
 """experiments/memorize.py: its data, the printed width, and the groups of a trade."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -51,6 +53,11 @@ def test_the_printed_width_loses_norms_and_a_wide_one_does_not(monkeypatch):
     assert not any(wide["norms_outside"]) and wide["expected_norms_outside"] < 1e-6
 
 
+def chance_of_distinct_cells(points, places, cells):
+    """The chance that a random map into `cells` hits different ones of `places`."""
+    return math.prod(max(0, places - taken) / cells for taken in range(points))
+
+
 def test_the_trade_builds_the_largest_groups():
     settings = memorize.get_config("few_numbers_trade").to_dict()["few_numbers"]
     small = {**settings, "examples": (60,), "word_bits": (34, 53), "widths": (6, 7)}
@@ -59,17 +66,29 @@ def test_the_trade_builds_the_largest_groups():
         for cell in memorize.trials(variant="", few_numbers=small)
     ]
     sizes = [(cell.word_bits, cell.width, cell.group_points) for cell in cells]
-    # The chance 8!/8^8 = 0.0024 is above 0.002; so is that of 11 points in 15 of 16
-    # cells, etc.
     assert sizes == [(34, 6, 8), (34, 7, 12), (53, 6, 11), (53, 7, 16)]
+    # Words of 34 and 53 bits hold 10 and 15 labels of 10 classes, and width 7 has two
+    # words. Of the powers of two next to the places, these cells are the better ones.
+    for points, places, hashed_to in (
+        (8, 8, 8),
+        (12, 16, 16),
+        (11, 15, 16),
+        (16, 30, 32),
+    ):
+        assert chance_of_distinct_cells(points, places, hashed_to) >= 0.002
+        assert chance_of_distinct_cells(points + 1, places, hashed_to) < 0.002
     measured = measurements.measure_few_numbers(cells[1], jax.random.key(0))
     assert measured["certified"] and measured["errors"] == 0
     assert measured["largest_integer"] <= 2**34
-    assert measured["group_numbers"] == 4 * 5
+    groups = 5  # of up to 12 of the 60 points
+    k = 7  # the width
+    r = 10  # classes
+    assert measured["group_numbers"] == (k - 3) * groups
     assert measured["counting_lower_bound"] == pytest.approx(60 * np.log2(10) / 34)
-    # 4 in the projection, 20 in the groups, 100 + 10 r in the output; the rest does not
-    # contain r.
-    assert measured["numbers"] == 4 + 4 * 5 + 100 + 10 * 10 + 30 * 49 + 18 * 7 + 13
+    projection = 4  # the dimension of the points
+    # (E11) of docs/theory/memorization.md
+    shared = r**2 + (k + 3) * r + 30 * k**2 + 18 * k + 13
+    assert measured["numbers"] == projection + (k - 3) * groups + shared
 
 
 def test_random_whole_points_differ_or_are_refused():

@@ -55,10 +55,10 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path, local):
 def test_a_promotion_that_was_killed_between_its_renames_loses_nothing(tmp_path, local):
     target = tmp_path / "reference" / NAME
     shutil.copytree(local, target.with_name(".old-seed=0"))
-    (tmp_path / "reference" / "x").mkdir()
     shutil.copytree(local, target.with_name(".new-seed=0"))
     assert promote._main([str(local)]) == 0
     assert os.listdir(target.parent) == ["seed=0"]
+    assert contents(target) == contents(local)
 
 
 # The metrics of NAME, as its records say.

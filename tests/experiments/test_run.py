@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+import textwrap
 
 import jax
 import pytest
@@ -78,12 +79,19 @@ def test_a_changed_setting_makes_a_run_of_another_name_that_decides_nothing(tmp_
 
 def test_a_file_of_settings_changes_a_variant_and_cannot_pass_for_it(tmp_path):
     settings = tmp_path / "mine.py"
-    text = "from tests.toy import experiment\n\ndef get_config(variant='short'):\n"
-    text += (
-        "    config = experiment.get_config('short')\n   "
-        " config.update(variant=variant, "
+    settings.write_text(
+        textwrap.dedent(
+            """
+            from tests.toy import experiment
+
+            def get_config(variant="short"):
+                config = experiment.get_config("short")
+                config.update(variant=variant, scale="paper")
+                return config
+            """
+        )
     )
-    settings.write_text(text + "scale='paper')\n    return config\n")
+    # The scale is that of the variant, whatever the file says.
     run_toy(tmp_path / "a", f"--config={settings}")
     (run,) = runs_below(tmp_path / "a")
     assert (run.variant, run.summary["scale"]) == ("short", "reduced")
@@ -92,11 +100,17 @@ def test_a_file_of_settings_changes_a_variant_and_cannot_pass_for_it(tmp_path):
     assert run.variant.startswith("plain@")
     finished = run_toy(tmp_path / "c", f"--config={settings}:mine", ends=2)
     assert "variant must be one of plain, short, slow, got 'mine'" in finished.stderr
-    settings.write_text("from ml_collections import ConfigDict as get_config\n")
-    common = "import ml_collections\ndef get_config():\n    return "
-    settings.write_text(common + "{'variant': 'plain', 'scale': 'paper', 'value': 1}\n")
+    settings.write_text(
+        textwrap.dedent(
+            """
+            def get_config():
+                return {"variant": "plain", "scale": "paper", "value": 1}
+            """
+        )
+    )
     finished = run_toy(tmp_path / "c", f"--config={settings}", ends=2)
     assert "there is no setting value; --help lists them" in finished.stderr
+    # ConfigDict() has no settings, and ConfigDict("plain") is an AttributeError.
     settings.write_text("from ml_collections import ConfigDict as get_config\n")
     for given, why in (
         (settings, "must give scale"),

@@ -50,7 +50,13 @@ def test_layers_attain_the_bound_without_a_search(numbers, depth, monkeypatch):
 
 @pytest.mark.parametrize("numbers", [*ATTAINED, NOT_ATTAINED])
 def test_the_forced_vector_by_all_vectors(numbers):
-    """No vector with this |R x| has a larger angle to R x; of the forced ones, none."""
+    """For each length |R x| some vector must take the long way; x has the longest.
+
+    Where the orientation forces it, at least one vector of each length goes round by
+    2 pi - angle(x, R x). So the step that is forced there is the least over the vectors
+    of that length, and the forced step of all is the largest of these. Against 400,000
+    random vectors.
+    """
     R = target(*numbers)
     forced = one_pace.longest_forced_step(check_target(R), 16)
     X = np.random.default_rng(1).standard_normal((4, 400_000))
@@ -61,10 +67,11 @@ def test_the_forced_vector_by_all_vectors(numbers):
     x = forced.x
     length = np.linalg.norm(R @ x)
     assert 2 * math.pi - math.acos(x @ R @ x / length) == pytest.approx(forced.angle)
+    # Of the vectors with the length of x, none has a shorter long way.
     near = np.abs(lengths / length - 1) < 2e-3
     assert near.sum() > 1000
     assert steps[near].min() > forced.bound * (1 - 2e-3)
-    # For every length between b and a no vector needs a longer step than this.
+    # For every other length between b and a, some vector's long way is no longer.
     a, b, *_ = numbers
     bins = np.geomspace(b * 1.02, a / 1.02, 40)
     for low, high in itertools.pairwise(bins):

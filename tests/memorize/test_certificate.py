@@ -225,8 +225,12 @@ def test_the_search_is_off_by_at_most_its_error(width):
     pre_activations = np.longdouble(U) @ np.longdouble(h).T + np.longdouble(s)[:, None]
     later = np.triu(np.ones((300, 300), bool), 1)
     exact = -np.where(later, pre_activations, -np.inf).max(axis=1)
-    # A margin counts from a product of 0 if no later point has a larger one.
-    largest_product = (exact + np.longdouble(s) + np.longdouble(U) @ viewpoint) * -1
+    # The search looks for the largest product of U_i and a later point, seen from the
+    # viewpoint, and takes 0 if all are negative. Then its margin is only a bound, so
+    # such points are left out. A pre-activation is that product plus the one of the
+    # viewpoint.
+    at_viewpoint = np.longdouble(s) + np.longdouble(U) @ viewpoint
+    largest_product = -exact - at_viewpoint
     counted = np.flatnonzero(largest_product > 0)
     off = np.abs(point_margin - exact)[counted]
     assert len(counted) > 150

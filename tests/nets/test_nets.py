@@ -446,8 +446,7 @@ def test_residual_ratio_by_hand_and_in_float32():
     x = jnp.float32([[[3], [4]], [[0], [2]], [[0], [0]]])
     h = jnp.float32([[[0], [1]], [[6], [8]], [[0], [0]]])
     np.testing.assert_allclose(layers.residual_ratio(x, h), [0.2, 5, 0], rtol=1e-6)
-    # In bfloat16 the sum of squares, 1,000 ones and a half, would be a different
-    # number.
+    # In bfloat16, of 8 bits, the sum of squares 100^2 + 999 would be another number.
     x = jnp.ones((1, 1000), jnp.bfloat16)
     h = jnp.full((1, 1000), 0.5, jnp.bfloat16)
     ratio = layers.residual_ratio(x.at[0, 0].set(100), h)

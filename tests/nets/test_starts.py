@@ -12,7 +12,7 @@ DEEP = {"blocks_per_stage": (5, 5, 5), "widths": (16, 32, 64), "identity": False
 
 
 def last_map_rms(**settings) -> float:
-    """Of the mean over the map, times its side.
+    """Root mean square of the pooled features: the means over the net's last map.
 
     That is what the head sees, before the projection.
     """
@@ -29,7 +29,9 @@ def last_map_rms(**settings) -> float:
 def test_plain_nets_keep_the_size_of_their_maps(start):
     """31 convolutions.
 
-    The mean of four pixels of variance 1 has a size between 1/2 and 1.
+    The last map has 2 x 2 pixels. If they have variance 1, their mean has a root mean
+    square between 1/2, where they are independent, and 1, where they are equal. Small
+    maps and few images make it vary by a factor of 2 or so around that.
     """
     assert 0.2 < last_map_rms(residual_init=start) < 3
     assert last_map_rms(residual_init="standard") < 1e-4
