@@ -53,7 +53,7 @@ def format_number(value: object, digits: int = 4) -> str:
         return _as_word(value)
     if _is_count(value):
         return f"{value:,}"
-    if abs(value) < _WHOLE_PARTS_BELOW and not _has_room_for_fraction(value, digits):
+    if abs(value) < _WHOLE_PARTS_BELOW and not _reaches_units(value, digits):
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
@@ -63,8 +63,11 @@ def _is_count(value: float) -> bool:
     return isinstance(value, int) and abs(value) < _COUNTS_BELOW
 
 
-def _has_room_for_fraction(value: float, digits: int) -> bool:
-    """Whether a fraction is shown behind the whole part, which may take all digits."""
+def _reaches_units(value: float, digits: int) -> bool:
+    """Whether `digits` digits write a whole part, below 1,000, without an exponent.
+
+    Digits that are left are a fraction: 12.3 is 12 at two digits, and 12.3 at three.
+    """
     rounded = abs(float(f"{value:.{digits}g}"))
     return abs(value) < _FRACTIONS_BELOW and rounded < 10**digits
 
@@ -115,7 +118,7 @@ def _end_in_words(value: float, digits: int, extreme: str = "") -> str:
     has_fraction = not float(value).is_integer()
     if extreme and not _is_count(value):
         value = _bound(value, digits, extreme)
-    if has_fraction and _has_room_for_fraction(value, digits):
+    if has_fraction and _reaches_units(value, digits):
         # "#" keeps the trailing zeros, which show the precision: 1.0.
         text = f"{value:#.{digits}g}"
     else:

@@ -229,8 +229,8 @@ def test_stops_where_an_update_promises_too_little():
 
 @pytest.mark.slow
 def test_stops_where_it_diverges():
-    # The error is multiplied by 1 - 2 * 2 = -3, the excess risk by 9; for two layers it
-    # explodes.
+    # With one layer an update would multiply the excess risk by (1 - 2 * 2)^2 = 9; with
+    # two it grows even faster.
     settings = {"learning_rate": 2.0, "max_updates": 1000, "divergence_factor": 2.0}
     run = _descend(np.zeros((2, 1, 1)), np.array([[3.0]]), **settings)
     assert run.stopped == "diverged" and run.updates < 20
@@ -289,9 +289,9 @@ def test_fixed_maps():
     np.testing.assert_array_equal(run.curves.excess_risk, [9.0, 0.0])
 
 
-def test_guaranteed_decrease_is_reached_exactly_in_one_dimension():
-    # l = d = 1, s = 1: mu = 2 and an update multiplies f - C by (1 - 2 eta)^2 <= 1 -
-    # eta mu.
+def test_an_update_decreases_the_risk_by_at_least_what_is_promised():
+    # l = d = 1, s = 1, eta = 0.1: mu = 2 and an update multiplies f - C by
+    # (1 - 2 eta)^2 = 0.64; promised is 1 - eta mu = 0.8.
     promised = descent.guaranteed_decrease(1, 0.5, 1.0, 0.1)
     assert promised == pytest.approx(-math.log(0.8), rel=1e-15)
     run = _descend(ONE, np.array([[1.5]]), max_updates=5)

@@ -140,11 +140,6 @@ def test_pieces_far_from_the_identity_are_refused():
     for far in ([[-1.0, 1e-3], [-1e-3, -1.0]], [[1000.0]]):
         with pytest.raises(ValueError, match="needs more pieces"):
             layers_of_path(np.array([far]), 3)
-    assert factorize(-np.eye(2), 8, path_settings=PathSettings(pieces=1)).shape == (
-        8,
-        2,
-        2,
-    )
     with pytest.raises(ValueError, match="pieces must be at least 1, got 0"):
         PathSettings(pieces=0)
 

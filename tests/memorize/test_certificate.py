@@ -126,27 +126,27 @@ def test_the_bounds_of_one_point_by_hand():
     u = 2.0**-24
     # |u| |h| + |s| = 3, in sums of two terms; the unit's value is 1.
     assert bounds.margin_over_rounding == pytest.approx(1 / (2 * u * 3), rel=1e-5)
-    # The point lands within 3 * 6u, for the unit, and 3u (2 + 3 + 5), for its sum of
-    # three terms and the difference from q. The output's unit: this, 2u (5 + 4), and 2u
-    # (1 + 1) for the output.
+    # The point lands within 3 * 6u, for the unit, and 3u (2 + 3 + 5), for the sum of h,
+    # V a and -q. The output's unit: this, 2u (5 + 4), and 2u (1 + 1) for the output.
     landing = 18 * u + 30 * u
     assert bounds.output_error_bound == pytest.approx(
         landing + 18 * u + 4 * u, rel=1e-5
     )
-    # Off its target by 1/100, or a unit that misses its point by as much.
+    # V + 0.01 moves the point 0.01 too far, and the output's unit has slope 1.
     missed = solution._replace(V=solution.V + 0.01)
     assert certificate.certify(
         plan, h, y, missed, np.dtype(np.float32)
     ).output_error_bound == pytest.approx(0.01, rel=1e-2)
-    # The margins elsewhere: |u| max(2, 5) + |s| = 6, and 5 + landing on surrogate
-    # labels.
+    # At any point that the unit may see: 2u (|u| 5 + |s|) = 12u.
     close = plan._replace(point_margin=np.array([15 * u]))
     ratio = certificate.certify(
         close, h, y, solution, np.dtype(np.float32)
     ).margin_over_rounding
     assert ratio == pytest.approx(15 / 12, rel=1e-4)
+    # A search error of 4u makes it 16u, more than the margin of 15u.
     searched = close._replace(search_error=np.array([4 * u]))
     assert not certificate.certify(searched, h, y, solution, np.dtype(np.float32)).holds
+    # Around surrogate labels the point may be off by the landing, 48u, and |u| = 1.
     close = plan._replace(surrogate_margin=np.array([120 * u]))
     ratio = certificate.certify(
         close, h, y, solution, np.dtype(np.float32)
@@ -256,9 +256,10 @@ HOSTILE = np.array(
 
 @pytest.mark.slow
 def test_integers_along_the_kernel_have_their_labels_in_every_batch():
-    """A tree sum and its reverse agree to the bit here.
+    """Integers that a random input map nearly sends to one point.
 
-    Both are off by more than the data.
+    Comparing two orders of summation would not show the error: a tree sum and its
+    reverse agree, and both are off by more than the points differ.
     """
     y = np.arange(6) % 2
     memorized = memorize(HOSTILE, y, width=2)
@@ -303,7 +304,7 @@ def test_certified_networks_survive_hostile_points(shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_weight_breaks_the_bound(dtype):
-    """The attack sees a network that is off by a little more than is certified."""
+    """The attack sees a network that is off by more than is certified."""
     shape = hostile_networks.Shape(20, 6, 4, 3, dtype)
     rng = np.random.default_rng(1)
     ((_, memorized, x, y),) = hostile_networks.certified_networks(shape, rng, tries=1)
