@@ -1,4 +1,4 @@
-"""The flag for convolutions on CPUs, and the random generator."""
+"""The flags of XLA for CPUs, and the random generator."""
 
 import json
 import os
@@ -13,13 +13,14 @@ import pytest
 
 from identity_matters import jax_settings, nets, runs, train
 from identity_matters.jax_settings import (
+    EMITTERS_FLAG,
     FAST_CONVOLUTIONS,
     FUSION_FLAG,
+    QUICK_COMPILATION,
     use_fast_convolutions,
+    use_quick_compilation,
 )
 from tests import forked
-
-OWN_CHOICE = f"{FUSION_FLAG}=individual_dot"
 
 
 @pytest.fixture
@@ -30,25 +31,41 @@ def flags(monkeypatch):
     """
 
     def become(
-        before: str, jaxlib: str = "0.10.2", packages: tuple = (), platforms: str = ""
+        before: str,
+        jaxlib: str = "0.10.2",
+        packages: tuple = (),
+        platforms: str = "",
+        add=use_fast_convolutions,
     ):
         monkeypatch.setenv("XLA_FLAGS", before)
         monkeypatch.setattr("importlib.metadata.version", {"jaxlib": jaxlib}.get)
         monkeypatch.setattr("importlib.util.find_spec", {p: p for p in packages}.get)
         config = types.SimpleNamespace(values={"jax_platforms": platforms or None})
         monkeypatch.setattr(jax_settings, "jax", types.SimpleNamespace(config=config))
-        use_fast_convolutions()
+        add()
         return os.environ["XLA_FLAGS"]
 
     return become
 
 
-def test_the_flag_is_added_once_to_those_of_the_user(flags):
-    assert flags("") == FAST_CONVOLUTIONS
-    assert flags("--xla_a=1") == f"--xla_a=1 {FAST_CONVOLUTIONS}"
-    assert flags(FAST_CONVOLUTIONS) == FAST_CONVOLUTIONS
-    assert flags(OWN_CHOICE) == OWN_CHOICE
-    assert flags("/a/file/with/flags") == "/a/file/with/flags"
+@pytest.mark.parametrize(
+    ("add", "added", "own_choice"),
+    [
+        (use_fast_convolutions, FAST_CONVOLUTIONS, f"{FUSION_FLAG}=individual_dot"),
+        (use_quick_compilation, QUICK_COMPILATION, f"{EMITTERS_FLAG}=true"),
+    ],
+)
+def test_a_flag_is_added_once_to_those_of_the_user(flags, add, added, own_choice):
+    assert flags("", add=add) == added
+    assert flags("--xla_a=1", add=add) == f"--xla_a=1 {added}"
+    assert flags(added, add=add) == added
+    assert flags(own_choice, add=add) == own_choice
+    assert flags("/a/file/with/flags", add=add) == "/a/file/with/flags"
+
+
+def test_one_flag_does_not_keep_the_other_out(flags):
+    both = f"{FAST_CONVOLUTIONS} {QUICK_COMPILATION}"
+    assert flags(FAST_CONVOLUTIONS, add=use_quick_compilation) == both
 
 
 @pytest.mark.parametrize(
@@ -74,7 +91,7 @@ def test_the_flag_is_for_cpus(flags):
     assert flags("", packages=("libtpu",), platforms="cpu") == ""
 
 
-def test_this_jaxlib_knows_the_flag_and_uses_it():
+def test_this_jaxlib_knows_the_flag_for_convolutions_and_uses_it():
     """XLA ends a process at an unknown flag.
 
     A program without YNNPACK has no such fusion.
@@ -116,6 +133,19 @@ def test_the_flag_is_in_the_record_of_a_training(tmp_path):
     recorded = json.loads((run.path / "environment.json").read_text())
     assert FAST_CONVOLUTIONS in recorded["variables"]["XLA_FLAGS"]
     assert recorded["jax_settings"]["jax_threefry_partitionable"] is True
+
+
+def test_theory_compiles_without_mlir_and_records_it(tmp_path):
+    forked.run(
+        "experiments.relu",
+        "--config=:dead_units",
+        "--config.samples=100",
+        f"--results_dir={tmp_path}",
+        ends=0,
+    )
+    (run,), _ = runs.read_collection(tmp_path)
+    recorded = json.loads((run.path / "environment.json").read_text())
+    assert QUICK_COMPILATION in recorded["variables"]["XLA_FLAGS"]
 
 
 def test_the_locks_have_versions_that_were_tried():

@@ -35,10 +35,11 @@ def configure_for_theory() -> None:
     """Fixes what changes numbers, whatever the environment says: float64, on the CPU.
 
     Also beside an accelerator: TPUs have no float64, and programs of microseconds only
-    wait for a GPU.
+    wait for a GPU. Compiling them takes longer than many of them run.
     """
     _configure_numbers(float64=True)
     jax.config.update("jax_platforms", "cpu")
+    jax_settings.use_quick_compilation()
     _configure_cache()
 
 
