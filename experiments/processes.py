@@ -7,7 +7,9 @@ them, from which each run is forked.
 import contextlib
 import ctypes
 import fcntl
+import gc
 import multiprocessing
+import multiprocessing.connection
 import os
 import runpy
 import signal
@@ -100,6 +102,7 @@ def start(command: list[str], log: str | None, core: int | None) -> Any:
 
 def _run(command: list[str], log: str | None, core: int | None) -> None:
     """What runs in the process of a job: ``python *command``."""
+    gc.freeze()  # no collection looks through the libraries again
     multiprocessing.set_start_method(None, force=True)  # the default, as in any process
     os.setsid()  # Ctrl-C reaches only `main`, which then sends SIGTERM to all runs
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server may ignore it
@@ -135,6 +138,13 @@ def _end_with(parent: Any) -> None:
     """Kills this run once `main` has ended; what the run has measured is on disk."""
     parent.join()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_one(processes: list, seconds: float) -> None:
+    """Returns when one of these processes has ended, at the latest after `seconds`."""
+    multiprocessing.connection.wait(
+        [process.sentinel for process in processes], timeout=seconds
+    )
 
 
 def end(processes: list) -> None:

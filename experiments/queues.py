@@ -5,16 +5,15 @@ one training at a time runs on it, and the other runs use the CPU cores.
 """
 
 import os
-import time
 
 import experiments
-from experiments import accelerators, commands
+from experiments import accelerators, commands, processes
 from experiments.display import Display
 from experiments.jobs import Job
 from experiments.run import DeviceExperiment
 from identity_matters import limits
 
-POLL_SECONDS = 0.25  # between two looks at the running processes
+UPDATE_SECONDS = 0.25  # between two looks at the logs of the running processes
 
 
 class Queue:
@@ -66,7 +65,8 @@ def run_all(jobs: list[Job], at_once: int, console: commands.Console) -> None:
             for queue in queues:
                 for job in queue.start_jobs(alone):
                     display.started(job)
-            time.sleep(POLL_SECONDS)
+            running = [job.process for queue in queues for job in queue.running]
+            processes.wait_for_one(running, UPDATE_SECONDS)
             for queue in queues:
                 for job in queue.running:
                     display.update(job)

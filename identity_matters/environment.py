@@ -40,7 +40,9 @@ VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
 )
 # Of a flag that changes no number that is computed.
-_CHANGES_NO_NUMBER = re.compile("dump|host_platform_device_count")
+_CHANGES_NO_NUMBER = re.compile(
+    "dump|host_platform_device_count|parallel_codegen_split_count"
+)
 # What must stay the same, beside the code, if a run is resumed -> what a message calls
 # it.
 _KEPT = {

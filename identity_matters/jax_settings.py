@@ -11,6 +11,8 @@ import os
 
 import jax
 
+from identity_matters import limits
+
 # From 0.9 on, jaxlib hands convolutions on CPUs to the library YNNPACK, which takes up
 # to nine times as long as XLA itself for the gradient of a kernel;
 # docs/slow_convolutions.md has a minimal case. The minus takes convolutions out of its
@@ -22,6 +24,9 @@ FAST_CONVOLUTIONS = f"{FUSION_FLAG}=-individual_convolution"
 # many steps, is up to 15 % slower, and the last digits differ.
 EMITTERS_FLAG = "--xla_cpu_use_fusion_emitters"
 QUICK_COMPILATION = f"{EMITTERS_FLAG}=false"
+# XLA cuts a program into pieces that it compiles at the same time, which takes longer
+# where there is one core.
+ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1"
 # XLA ends the process if it does not know a flag, so this is for versions that were
 # tried: from the first, to below the second.
 JAXLIB_VERSIONS = ((0, 10), (0, 13))
@@ -34,8 +39,13 @@ def use_fast_convolutions() -> None:
 
 
 def use_quick_compilation() -> None:
-    """Adds QUICK_COMPILATION to XLA_FLAGS, for many small programs; see `_add_flag`."""
+    """Adds flags for many small programs to XLA_FLAGS; see `_add_flag`.
+
+    They are QUICK_COMPILATION and, if this process may use one core only, ONE_PIECE.
+    """
     _add_flag(QUICK_COMPILATION)
+    if limits.usable_cores() == 1:
+        _add_flag(ONE_PIECE)
 
 
 def _add_flag(setting: str) -> None:

@@ -250,7 +250,10 @@ def test_what_a_resumed_run_must_have_in_common():
 
 
 def test_flags_that_change_a_number_are_recorded(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/x --xla_cpu_enable_fast_math=true")
+    changes_no_number = "--xla_dump_to=/x --xla_cpu_parallel_codegen_split_count=1"
+    monkeypatch.setenv(
+        "XLA_FLAGS", f"{changes_no_number} --xla_cpu_enable_fast_math=true"
+    )
     monkeypatch.setenv("JAX_DEFAULT_PRNG_IMPL", "threefry2x32")
     described = environment.describe()
     assert described["variables"] == {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}

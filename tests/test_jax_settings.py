@@ -16,6 +16,7 @@ from identity_matters.jax_settings import (
     EMITTERS_FLAG,
     FAST_CONVOLUTIONS,
     FUSION_FLAG,
+    ONE_PIECE,
     QUICK_COMPILATION,
     use_fast_convolutions,
     use_quick_compilation,
@@ -36,12 +37,14 @@ def flags(monkeypatch):
         packages: tuple = (),
         platforms: str = "",
         add=use_fast_convolutions,
+        cores: int = 2,
     ):
         monkeypatch.setenv("XLA_FLAGS", before)
         monkeypatch.setattr("importlib.metadata.version", {"jaxlib": jaxlib}.get)
         monkeypatch.setattr("importlib.util.find_spec", {p: p for p in packages}.get)
         config = types.SimpleNamespace(values={"jax_platforms": platforms or None})
         monkeypatch.setattr(jax_settings, "jax", types.SimpleNamespace(config=config))
+        monkeypatch.setattr("identity_matters.limits.usable_cores", lambda: cores)
         add()
         return os.environ["XLA_FLAGS"]
 
@@ -66,6 +69,11 @@ def test_a_flag_is_added_once_to_those_of_the_user(flags, add, added, own_choice
 def test_one_flag_does_not_keep_the_other_out(flags):
     both = f"{FAST_CONVOLUTIONS} {QUICK_COMPILATION}"
     assert flags(FAST_CONVOLUTIONS, add=use_quick_compilation) == both
+
+
+def test_with_one_core_programs_are_compiled_in_one_piece(flags):
+    in_one_piece = f"{QUICK_COMPILATION} {ONE_PIECE}"
+    assert flags("", add=use_quick_compilation, cores=1) == in_one_piece
 
 
 @pytest.mark.parametrize(

@@ -271,24 +271,17 @@ def test_a_run_that_goes_alone_is_not_explained_by_an_older_log(tmp_path, monkey
 def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_cores(
     tmp_path, monkeypatch, capsys
 ):
-    """Runs whose processes do nothing, on four cores beside an accelerator."""
+    """Runs whose processes only sleep, on three cores beside an accelerator."""
     from experiments import commands, jobs, queues
 
     started = []
     most_trainings = 0
     most_others = 0
 
-    class Process:
-        def __init__(self):
-            self.ends = time.monotonic() + 0.6
-
-        @property
-        def exitcode(self):
-            return 0 if time.monotonic() > self.ends else None
-
     def start(job, core, alone):
         nonlocal most_trainings, most_others
-        job.process = Process()
+        job.process = forked.server.Process(target=time.sleep, args=(0.6,))
+        job.process.start()
         job.core = core
         started.append(job)
         busy = [command for command in started if command.process.exitcode is None]
