@@ -52,6 +52,11 @@ AGAIN = {
 }
 # They follow from the clock and from rounding, not from the settings and the seed.
 NOT_AGAIN = re.compile("seconds|form_error")
+# Run -> fields that depend on the CPU, too. Of the factorizations of one norm, LAPACK
+# chooses the one from which an attack begins.
+NOT_ON_ANOTHER_CPU = {
+    "optimum/four_dimensions": {"start_over_optimum", "end_over_optimum"}
+}
 
 
 @pytest.mark.compiled_for_users
@@ -68,7 +73,9 @@ def test_a_trial_of_a_reference_run_comes_out_again(name, index):
     record = experiment.measure_trial(every_trial[index], subjects[index], trial_key)
     record = runs.from_json(runs.to_json(record))
     now = {
-        field: value for field, value in record.items() if not NOT_AGAIN.search(field)
+        field: value
+        for field, value in record.items()
+        if not NOT_AGAIN.search(field) and field not in NOT_ON_ANOTHER_CPU.get(name, ())
     }
     then = {field: run.records[index][field] for field in now}
     for ours, theirs in zip(jax.tree.leaves(now), jax.tree.leaves(then), strict=True):
