@@ -20,16 +20,21 @@ from identity_matters import limits
 FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 FAST_CONVOLUTIONS = f"{FUSION_FLAG}=-individual_convolution"
 # XLA compiles each fusion of operations through MLIR, with a context of its own. Its
-# older way takes about half as long. What it makes of a convolution, or of a loop of
-# many steps, is up to 15 % slower, and the last digits differ.
+# older way, which jaxlib 0.11 no longer has, takes about half as long. What it makes of
+# a convolution, or of a loop of many steps, is up to 15 % slower, and the last digits
+# differ.
 EMITTERS_FLAG = "--xla_cpu_use_fusion_emitters"
 QUICK_COMPILATION = f"{EMITTERS_FLAG}=false"
 # XLA cuts a program into pieces that it compiles at the same time, which takes longer
 # where there is one core.
 ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1"
-# XLA ends the process if it does not know a flag, so this is for versions that were
+# XLA ends the process if it does not know a flag, so each is for versions that were
 # tried: from the first, to below the second.
-JAXLIB_VERSIONS = ((0, 10), (0, 13))
+JAXLIB_VERSIONS = {
+    FAST_CONVOLUTIONS: ((0, 10), (0, 13)),
+    QUICK_COMPILATION: ((0, 10), (0, 11)),
+    ONE_PIECE: ((0, 10), (0, 13)),
+}
 GENERATOR = "threefry2x32"
 
 
@@ -51,25 +56,21 @@ def use_quick_compilation() -> None:
 def _add_flag(setting: str) -> None:
     """Adds NAME=VALUE to XLA_FLAGS.
 
-    XLA looks there before its first compilation. Nothing is added for a jaxlib outside
-    JAXLIB_VERSIONS, where JAX computes on an accelerator, or if the user has set the
-    flag. Flags in a file, which XLA_FLAGS may name, are left alone, too.
+    XLA looks there before its first compilation. Nothing is added for a jaxlib that is
+    outside JAXLIB_VERSIONS, where JAX computes on an accelerator, or if the user has
+    set the flag. Flags in a file, which XLA_FLAGS may name, are left alone, too.
     """
     name, _ = setting.split("=")
     flags = os.environ.get("XLA_FLAGS", "").strip()
     names_a_file = flags and not flags.startswith("-")
-    if (
-        name in flags
-        or names_a_file
-        or not (_jaxlib_knows_the_flags() and _is_for_cpus())
-    ):
+    if name in flags or names_a_file or not (_jaxlib_knows(setting) and _is_for_cpus()):
         return
     os.environ["XLA_FLAGS"] = f"{flags} {setting}".strip()
 
 
-def _jaxlib_knows_the_flags() -> bool:
+def _jaxlib_knows(setting: str) -> bool:
     major, minor = importlib.metadata.version("jaxlib").split(".")[:2]
-    first, end = JAXLIB_VERSIONS
+    first, end = JAXLIB_VERSIONS[setting]
     return first <= (int(major), int(minor)) < end
 
 

@@ -77,17 +77,21 @@ def test_with_one_core_programs_are_compiled_in_one_piece(flags):
 
 
 @pytest.mark.parametrize(
-    ("jaxlib", "knows"),
+    ("jaxlib", "convolutions", "compilation"),
     [
-        ("0.8.0", False),
-        ("0.9.2", False),
-        ("0.10.2", True),
-        ("0.12.0.1", True),
-        ("0.13", False),
+        ("0.8.0", "", ""),
+        ("0.9.2", "", ""),
+        ("0.10.2", FAST_CONVOLUTIONS, QUICK_COMPILATION),
+        ("0.11.2", FAST_CONVOLUTIONS, ""),
+        ("0.12.0.1", FAST_CONVOLUTIONS, ""),
+        ("0.13", "", ""),
     ],
 )
-def test_a_jaxlib_that_was_not_tried_gets_no_flag(flags, jaxlib, knows):
-    assert flags("", jaxlib) == (FAST_CONVOLUTIONS if knows else "")
+def test_a_jaxlib_gets_the_flags_with_which_it_was_tried(
+    flags, jaxlib, convolutions, compilation
+):
+    assert flags("", jaxlib) == convolutions
+    assert flags("", jaxlib, add=use_quick_compilation) == compilation
 
 
 def test_the_flag_is_for_cpus(flags):
@@ -143,7 +147,30 @@ def test_the_flag_is_in_the_record_of_a_training(tmp_path):
     assert recorded["jax_settings"]["jax_threefry_partitionable"] is True
 
 
-def test_theory_compiles_without_mlir_and_records_it(tmp_path):
+def test_this_jaxlib_knows_all_flags_that_it_gets():
+    """XLA ends a process at an unknown flag; theory on one core gets all of them."""
+    code = """
+from identity_matters import jax_settings, limits
+limits.usable_cores = lambda: 1
+jax_settings.use_fast_convolutions()
+jax_settings.use_quick_compilation()
+import jax, os
+print(jax.jit(lambda x: x + 1)(1), os.environ["XLA_FLAGS"])
+"""
+    environment = {name: os.environ[name] for name in os.environ if name != "XLA_FLAGS"}
+    command = [sys.executable, "-c", code]
+    sum_, *flags = subprocess.check_output(
+        command, env=environment, text=True, cwd=forked.ROOT
+    ).split()
+    assert sum_ == "2"
+    assert flags == [
+        setting
+        for setting in jax_settings.JAXLIB_VERSIONS
+        if jax_settings._jaxlib_knows(setting)
+    ]
+
+
+def test_the_flags_are_in_the_record_of_a_theory_run(tmp_path):
     forked.run(
         "experiments.relu",
         "--config=:dead_units",
@@ -153,11 +180,12 @@ def test_theory_compiles_without_mlir_and_records_it(tmp_path):
     )
     (run,), _ = runs.read_collection(tmp_path)
     recorded = json.loads((run.path / "environment.json").read_text())
-    assert QUICK_COMPILATION in recorded["variables"]["XLA_FLAGS"]
+    knows = jax_settings._jaxlib_knows(QUICK_COMPILATION)
+    assert (QUICK_COMPILATION in recorded["variables"].get("XLA_FLAGS", "")) == knows
 
 
 def test_the_locks_have_versions_that_were_tried():
-    first, end = jax_settings.JAXLIB_VERSIONS
+    first, end = jax_settings.JAXLIB_VERSIONS[FAST_CONVOLUTIONS]
     for lock in (forked.ROOT / "requirements").glob("*.txt"):
         for major, minor in re.findall(
             r"^jaxlib==(\d+)\.(\d+)", lock.read_text(), re.MULTILINE
