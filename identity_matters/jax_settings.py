@@ -21,8 +21,8 @@ FUSION_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 FAST_CONVOLUTIONS = f"{FUSION_FLAG}=-individual_convolution"
 # XLA compiles each fusion of operations through MLIR, with a context of its own. Its
 # older way, which jaxlib 0.11 no longer has, takes about half as long. What it makes of
-# a convolution, or of a loop of many steps, is up to 15 % slower, and the last digits
-# differ.
+# convolutions, or of loops of many steps, is slower by up to a quarter, and the last
+# digits differ.
 EMITTERS_FLAG = "--xla_cpu_use_fusion_emitters"
 QUICK_COMPILATION = f"{EMITTERS_FLAG}=false"
 # XLA cuts a program into pieces that it compiles at the same time, which takes longer
