@@ -140,8 +140,8 @@ def _end_with(parent: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def wait_for_one(processes: list, seconds: float) -> None:
-    """Returns when one of these processes has ended, at the latest after `seconds`."""
+def wait_until_any_ends(processes: list, seconds: float) -> None:
+    """Returns when any of these processes has ended, at the latest after `seconds`."""
     multiprocessing.connection.wait(
         [process.sentinel for process in processes], timeout=seconds
     )

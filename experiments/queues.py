@@ -66,7 +66,7 @@ def run_all(jobs: list[Job], at_once: int, console: commands.Console) -> None:
                 for job in queue.start_jobs(alone):
                     display.started(job)
             running = [job.process for queue in queues for job in queue.running]
-            processes.wait_for_one(running, UPDATE_SECONDS)
+            processes.wait_until_any_ends(running, UPDATE_SECONDS)
             for queue in queues:
                 for job in queue.running:
                     display.update(job)

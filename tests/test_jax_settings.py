@@ -159,10 +159,10 @@ print(jax.jit(lambda x: x + 1)(1), os.environ["XLA_FLAGS"])
 """
     environment = {name: os.environ[name] for name in os.environ if name != "XLA_FLAGS"}
     command = [sys.executable, "-c", code]
-    sum_, *flags = subprocess.check_output(
+    total, *flags = subprocess.check_output(
         command, env=environment, text=True, cwd=forked.ROOT
     ).split()
-    assert sum_ == "2"
+    assert total == "2"
     assert flags == [
         setting
         for setting in jax_settings.JAXLIB_VERSIONS
