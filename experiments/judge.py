@@ -48,14 +48,22 @@ def conclusion(run: runs.Run) -> dict:
         raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
     if change := runs.why_not_of_variant(run.config, defaults):
         raise runs.RunError(f"{run.path}: {change}")
+    settings = {**run.config, "scale": scale}
     try:
-        judged = experiment.judge({**run.config, "scale": scale}, run.records)
+        if run.status == "diverged":
+            judged = experiment.judge_diverged(settings, run.records)
+        else:
+            judged = experiment.judge(settings, run.records)
         seconds = experiment.phase_seconds(run.records)
     except MALFORMED as error:
         why = f"{type(error).__name__}: {runs.first_line(error)}"
         raise runs.RunError(
             f"{run.path}: its records cannot be judged ({why})"
         ) from None
+    if judged is None:
+        raise runs.RunError(
+            f"{run.path}: it diverged, and {run.experiment} has no verdict on that"
+        )
     fields = {
         "seconds": seconds,
         "claim": judged.claim,
@@ -122,7 +130,7 @@ def _judge(path: pathlib.Path) -> bool:
     Raises RunError if the run cannot be read or judged.
     """
     run, is_sealed = _read(path)
-    if run.status != "done":
+    if run.status not in runs.FINISHED:
         raise runs.RunError(
             f"{path}: only a finished run can be judged; it is {run.status}"
         )

@@ -36,7 +36,7 @@ def _promotable(path: pathlib.Path) -> tuple[runs.Run, pathlib.Path]:
       runs.RunError, ValueError: it must not go there.
     """
     run = runs.read_run(path)
-    if run.status != "done":
+    if run.status not in runs.FINISHED:
         raise runs.RunError(
             f"{path}: only a finished run can be promoted; it is {run.status}"
         )

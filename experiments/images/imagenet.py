@@ -129,9 +129,9 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
-        return run.Verdict("imagenet-miniature", metrics, reproduced(learned))
-    is_papers_net = config["model"]["name"] == "all_conv_residual"
-    claim = "table-2-imagenet" if is_papers_net else "table-2-other-rows"
+        return run.Verdict(_claim(config), metrics, reproduced(learned))
+    is_papers_net = _is_papers_net(config)
+    claim = _claim(config)
     examples = {
         "train": metrics["train_examples"],
         "validation": metrics["test_examples"],
@@ -150,6 +150,32 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     )
 
 
+def diverged_verdict(config: dict, records: list[dict]) -> run.Verdict:
+    """The paper's recipe is not reproduced if it diverges on the whole data set."""
+    claim = _claim(config)
+    if config["data"]["miniature_examples"]:
+        return verdicts.of_divergence(claim, records)
+    whole = imagenet.PUBLISHED_EXAMPLES["validation"]
+    is_comparable = (
+        config["scale"] == "paper"
+        and _is_papers_net(config)
+        # A part of ImageNet, such as a sample, is another question.
+        and any(record.get("test_examples") == whole for record in records)
+    )
+    return verdicts.of_divergence(claim, records, comparable=is_comparable)
+
+
+def _is_papers_net(config: dict) -> bool:
+    return config["model"]["name"] == "all_conv_residual"
+
+
+def _claim(config: dict) -> str:
+    """The claim that a run belongs to."""
+    if config["data"]["miniature_examples"]:
+        return "imagenet-miniature"
+    return "table-2-imagenet" if _is_papers_net(config) else "table-2-other-rows"
+
+
 def _published(is_papers_net: bool) -> dict[str, float]:
     """The published errors in percent, of the paper's net or of ResNet-34."""
     if not is_papers_net:
@@ -165,6 +191,7 @@ EXPERIMENT = run.TrainingExperiment(
     module=__name__,
     trials=settings.one_training,
     verdict=verdict,
+    diverged_verdict=diverged_verdict,
     build=settings.build_training,
 )
 

@@ -40,6 +40,24 @@ def result_metrics(records: list[dict], *others: str) -> dict:
     }
 
 
+def of_divergence(claim: str, records: list[dict], comparable: bool = True) -> Verdict:
+    """Not reproduced: the run's only training diverged.
+
+    Args:
+      claim: its id.
+      records: of the run. Steps are logged in groups, so the last that was logged may
+        be some steps before the one whose loss was not finite.
+      comparable: whether a run that trains would be compared with the paper.
+    """
+    logged = where(records, kind="train")
+    metrics = {"diverged_after_step": logged[-1]["step"] if logged else 0}
+    if evaluations := where(records, kind="evaluation"):
+        metrics["test_error_before_percent"] = evaluations[-1]["test_error_percent"]
+        metrics["test_examples"] = evaluations[-1]["test_examples"]
+    verdict = "not reproduced" if comparable else "not comparable"
+    return Verdict(claim=claim, metrics=metrics, verdict=verdict)
+
+
 def error_difference_percent(baseline: dict, other: dict) -> tuple[float, float]:
     """(test error of `other` minus that of `baseline`, margin that it must exceed).
 

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from absl import app
@@ -128,15 +128,20 @@ def _is_below(path: Any, directory: str) -> bool:
 
 
 @contextlib.contextmanager
-def recorded(run_dir: Any) -> Iterator[None]:
-    """Records in summary.json why a run stopped early."""
+def recorded(run_dir: Any, of_divergence: Callable[[], dict]) -> Iterator[None]:
+    """Records in summary.json why a run stopped early.
+
+    Args:
+      run_dir: of the run.
+      of_divergence: the other fields of its summary if it diverged.
+    """
     try:
         yield
     except (Interrupted, KeyboardInterrupt):
         run_dir.finish("interrupted")
         raise
     except DivergedError as error:
-        run_dir.finish("diverged", error=str(error))
+        run_dir.finish("diverged", error=str(error), **of_divergence())
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {runs.first_line(error)}"

@@ -57,9 +57,11 @@ def execute(
     """
     prepared = _prepare(experiment, config.to_dict(), defaults, seed)
     run_dir = _open_run(prepared, results_dir, overwrite)
-    with endings.recorded(run_dir):
-        verdict = _measure(prepared, run_dir, overwrite, log_options)
-        summary = _conclude(prepared, run_dir, verdict)
+    with endings.recorded(run_dir, lambda: _of_divergence(prepared, run_dir.records)):
+        _measure(prepared, run_dir, overwrite, log_options)
+        verdict = prepared.experiment.judge(prepared.judged_settings, run_dir.records)
+        fields = _conclusion(prepared, verdict, run_dir.records)
+        summary = run_dir.finish("done", **fields)
     if _writes(experiment):
         logging.info("%s", last_lines(summary, run_dir.path, results_dir))
     return summary
@@ -84,6 +86,11 @@ class _Prepared:
     seed: int
     trials: list[dict]
     built: list
+
+    @property
+    def judged_settings(self) -> dict:
+        """What a verdict is told of the settings."""
+        return {**self.settings, "scale": self.name.scale}
 
 
 def _prepare(
@@ -219,8 +226,8 @@ def _open_run(prepared: _Prepared, results_dir: Any, overwrite: bool) -> Any:
 
 def _measure(
     prepared: _Prepared, run_dir: Any, overwrite: bool, log_options: dict
-) -> Verdict:
-    """Measures all trials that are missing; the verdict on the records."""
+) -> None:
+    """Measures all trials that are missing."""
     takes_log = isinstance(prepared.experiment, DeviceExperiment)
     with stop_signal(asks_first=takes_log) as stop:
         logs = None
@@ -243,16 +250,17 @@ def _measure(
         except Interrupted:
             # A training that was asked to stop raises Interrupted, also after Ctrl-C.
             raise (stop.requested or Interrupted) from None
-        settings = {**prepared.settings, "scale": prepared.name.scale}
-        return prepared.experiment.judge(settings, run_dir.records)
 
 
-def _conclude(prepared: _Prepared, run_dir: Any, verdict: Verdict) -> dict:
-    """Writes the summary of the finished run, and returns it."""
+def _conclusion(prepared: _Prepared, verdict: Verdict, records: list[dict]) -> dict:
+    """What the summary says of a run that was judged."""
     if prepared.name.changed:
         verdict = dataclasses.replace(verdict, verdict="not comparable")
-    return run_dir.finish(
-        "done",
-        seconds=prepared.experiment.phase_seconds(run_dir.records),
-        **dataclasses.asdict(verdict),
-    )
+    seconds = prepared.experiment.phase_seconds(records)
+    return {"seconds": seconds, **dataclasses.asdict(verdict)}
+
+
+def _of_divergence(prepared: _Prepared, records: list[dict]) -> dict:
+    """What the summary says of a run that diverged; nothing if that has no verdict."""
+    verdict = prepared.experiment.judge_diverged(prepared.judged_settings, records)
+    return _conclusion(prepared, verdict, records) if verdict else {}

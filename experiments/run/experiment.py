@@ -144,6 +144,10 @@ class Experiment:
             return self.verdict[settings["variant"]](settings, records)
         return self.verdict(settings, records)
 
+    def judge_diverged(self, settings: dict, records: list[dict]) -> Verdict | None:
+        """The verdict of a run that diverged; None where it says nothing of a claim."""
+        return None
+
     def results(self, records: list[dict]) -> list[dict]:
         """The records that finish a trial: here, all of them."""
         return records
@@ -187,6 +191,7 @@ class DeviceExperiment(Experiment):
         )
 
 
+@dataclasses.dataclass(frozen=True)
 class TrainingExperiment(DeviceExperiment):
     """An experiment whose trials are trainings: they log steps and keep checkpoints.
 
@@ -196,7 +201,18 @@ class TrainingExperiment(DeviceExperiment):
     * keeps_checkpoint: whether checkpoints stay after the training; by default they do.
     * fingerprint: must be the same in all processes, such as a digest of the data.
     * flops: operations of the training, for a warning if there is no accelerator.
+
+    Attributes:
+      diverged_verdict: ``diverged_verdict(settings, records) -> Verdict`` of a run that
+        ended with `DivergedError`. Without it such a run has no verdict.
     """
+
+    diverged_verdict: Callable[..., Verdict] | None = None
+
+    def judge_diverged(self, settings: dict, records: list[dict]) -> Verdict | None:
+        if self.diverged_verdict is None:
+            return None
+        return self.diverged_verdict(settings, records)
 
     def check_signs(self, settings: dict) -> None:
         """Leaves signs to the code that trains: 0 often stands for a default."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from identity_matters import paper
 from identity_matters.report.numbers import duration, mean_sd
 from identity_matters.report.records import MALFORMED
-from identity_matters.runs import Run, read_collection
+from identity_matters.runs import FINISHED, Run, read_collection
 
 _UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another verdict
 # How the verdict of seeds that disagree ends, and what is added for reduced runs.
@@ -102,13 +102,14 @@ def of_claim(claim: str, groups: list[Group]) -> list[Group]:
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
-    """The runs of a directory that are done, and what is said of the others.
+    """The runs of a directory that have a verdict, and what is said of the others.
 
     Attributes:
       name: "reference", "yours".
-      runs: those that are done and can be reported.
+      runs: those that have a verdict and can be reported.
       groups: the same runs.
-      unfinished: a line for each run that is not done; one that diverged is not.
+      unfinished: a line for each run that has no verdict: it is not done, or it
+        diverged and its experiment does not judge that.
       problems: a line for each that cannot be used.
     """
 
@@ -128,7 +129,7 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
     unfinished = []
     runs = []
     for run in every_run:
-        if run.status != "done":
+        if not _is_judged(run):
             unfinished.append(f"{run.path}: {run.status}")
             continue
         try:
@@ -145,6 +146,10 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
         unfinished=unfinished,
         problems=problems,
     )
+
+
+def _is_judged(run: Run) -> bool:
+    return run.status in FINISHED and "verdict" in run.summary
 
 
 def _check_can_be_reported(run: Run) -> None:

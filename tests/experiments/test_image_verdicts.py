@@ -100,6 +100,66 @@ def test_verdicts(module, variant, measured, verdict):
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "variant", "claim", "verdict"),
+    [
+        (
+            cifar,
+            "cifar100/all_conv_residual",
+            "table-2-cifar-100",
+            "not reproduced",
+        ),
+        (cifar, "cifar10/small", "table-2-cifar-10", "not comparable"),
+        (cifar, "cifar10/resnet", "table-2-other-rows", "not reproduced"),
+        # Table 2 prints the error of another net here.
+        (cifar, "cifar100/resnet", "table-2-other-rows", "not comparable"),
+        (cifar, "digits/all_conv_residual", "digits", "not reproduced"),
+        (imagenet, PRINTED, "table-2-imagenet", "not reproduced"),
+        (
+            imagenet,
+            "imagenet2012/resnet_34",
+            "table-2-other-rows",
+            "not comparable",
+        ),
+        (
+            imagenet,
+            "miniature/all_conv_residual",
+            "imagenet-miniature",
+            "not reproduced",
+        ),
+    ],
+)
+def test_a_training_that_diverges_reproduces_nothing(module, variant, claim, verdict):
+    evaluations = [
+        {
+            "kind": "evaluation",
+            "step": step,
+            "test_error_percent": error,
+            "test_examples": 50_000,
+        }
+        for step, error in ((0, 99.0), (100, 48.1))
+    ]
+    trained = [{"kind": "train", "step": step} for step in (100, 200)]
+    config = module.get_config(variant).to_dict()
+    judged = module.diverged_verdict(config, [*evaluations, *trained])
+    assert (judged.claim, judged.verdict) == (claim, verdict)
+    assert judged.metrics == {
+        "diverged_after_step": 200,
+        "test_error_before_percent": 48.1,
+        "test_examples": 50_000,
+    }
+    # A loss may be infinite before anything was logged.
+    at_once = module.diverged_verdict(config, [])
+    assert at_once.metrics == {"diverged_after_step": 0}
+    assert at_once.claim == claim
+
+
+def test_a_sample_of_imagenet_that_diverges_is_another_question():
+    records = [{"kind": "evaluation", "test_error_percent": 99.0, "test_examples": 79}]
+    config = imagenet.get_config(PRINTED).to_dict()
+    assert imagenet.diverged_verdict(config, records).verdict == "not comparable"
+
+
 DIVERGED = {"diverged": True, "diverged_step": 7}
 
 

@@ -61,6 +61,22 @@ def test_a_promotion_that_was_killed_between_its_renames_loses_nothing(tmp_path,
     assert contents(target) == contents(local)
 
 
+def test_a_training_that_diverged_is_promoted_with_its_verdict(tmp_path):
+    name = "cifar/cifar100/all_conv_residual/seed=0"
+    local = tmp_path / "local" / name
+    shutil.copytree(REFERENCE / name, local)
+    if (
+        code_version.digest_of_commit(runs.read_run(local).environment["commit"])
+        is None
+    ):
+        pytest.skip("the commit of the run is not here, as in a copy without .git")
+    with flagsaver.as_parsed(reference_dir=str(tmp_path / "reference")):
+        assert promote._main([str(local)]) == 0
+    promoted = runs.read_run(tmp_path / "reference" / name)
+    assert promoted.status == "diverged"
+    assert promoted.summary["verdict"] == "not reproduced"
+
+
 # The metrics of NAME, as its records say.
 METRICS = runs.read_run(REFERENCE / NAME).summary["metrics"]
 ONE = next(iter(METRICS))
@@ -86,6 +102,11 @@ ONE = next(iter(METRICS))
             "summary",
             {"status": "interrupted"},
             "only a finished run can be promoted; it is interrupted",
+        ),
+        (
+            "summary",
+            {"status": "diverged"},
+            "it diverged, and landscape has no verdict on that",
         ),
         (
             "summary",

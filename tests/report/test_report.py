@@ -186,12 +186,14 @@ def test_the_committed_pages_are_what_the_reference_runs_say(tmp_path, monkeypat
     monkeypatch.setattr(code_version, "REPOSITORY", tmp_path)
     reference = collection.read("reference", results / "reference")
     assert reference.problems == []
-    # A step is 2.5 times a bare chain, and PyTorch is faster.
+    assert reference.unfinished == []
+    # A step is 2.5 times a bare chain, PyTorch is faster, and the paper's recipe
+    # diverged on CIFAR-100.
     missed = [
         line.partition("/")[0]
         for line in collection.contradictions(reference.groups, [])
     ]
-    assert missed == ["benchmark_linear", "benchmark_train_step"]
+    assert missed == ["benchmark_linear", "cifar", "benchmark_train_step"]
     for run in reference.runs:
         assert (
             run.environment["dirty"] is False and len(run.environment["commit"]) == 40

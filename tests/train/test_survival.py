@@ -208,7 +208,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     finished = forked.run("experiments.images.cifar", *arguments, ends=1, devices=5)
     (path,) = tmp_path.glob("*/*/*/seed=0/summary.json")
     summary = json.loads(path.read_text())
-    assert summary["status"] == "diverged"
+    assert (summary["status"], summary["claim"]) == ("diverged", "digits")
+    assert summary["verdict"] == "not comparable"  # its settings are not the variant's
+    assert "diverged_after_step" in summary["metrics"]
     assert (
         "training on 4 of 5 devices (cpu); 5 do not divide the batch of 16"
         in finished.stderr

@@ -143,5 +143,5 @@ def draw_table_2(points: Points, canvas: Canvas) -> None:
         for looks, rows in series(of_variant, "arm", arms):
             marker = "s" if rows[0]["batch_norm"] else "o"
             scatter(axes, rows, *columns, **looks | {"marker": marker, "markersize": 7})
-        failed = [point for point in of_variant if point["failed"]]
-        scatter(axes, failed, *columns, **_FAILED)
+        if failed := [point for point in of_variant if point["failed"]]:
+            scatter(axes, failed, *columns, **_FAILED)
