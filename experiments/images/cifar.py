@@ -311,8 +311,8 @@ def diverged_verdict(config: dict, records: list[dict]) -> run.Verdict:
     dataset = config["data"]["dataset"]
     net = config["model"]["name"]
     if dataset not in CLAIMS:
-        return verdicts.of_divergence("digits", records)
-    return verdicts.of_divergence(
+        return verdicts.divergence_verdict("digits", records)
+    return verdicts.divergence_verdict(
         _claim(dataset, net),
         records,
         comparable=config["scale"] == "paper"

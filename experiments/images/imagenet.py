@@ -126,12 +126,12 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
     See `verdicts.compare_with_published`.
     """
     metrics = verdicts.result_metrics(records, "train_examples", "input_wait_percent")
+    claim = _claim(config)
     if config["data"]["miniature_examples"]:
         learned = metrics["test_error_percent"] <= MINIATURE_LEARNED_PERCENT
         metrics["test_error_asked_percent"] = MINIATURE_LEARNED_PERCENT
-        return run.Verdict(_claim(config), metrics, reproduced(learned))
+        return run.Verdict(claim, metrics, reproduced(learned))
     is_papers_net = _is_papers_net(config)
-    claim = _claim(config)
     examples = {
         "train": metrics["train_examples"],
         "validation": metrics["test_examples"],
@@ -151,18 +151,19 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
 
 
 def diverged_verdict(config: dict, records: list[dict]) -> run.Verdict:
-    """The paper's recipe is not reproduced if it diverges on the whole data set."""
+    """The paper's recipe is not reproduced if it diverges on the full ImageNet."""
     claim = _claim(config)
     if config["data"]["miniature_examples"]:
-        return verdicts.of_divergence(claim, records)
+        return verdicts.divergence_verdict(claim, records)
     whole = imagenet.PUBLISHED_EXAMPLES["validation"]
     is_comparable = (
         config["scale"] == "paper"
         and _is_papers_net(config)
-        # A part of ImageNet, such as a sample, is another question.
+        # A sample is another question. The size of the training set is recorded only at
+        # the end, so that of the validation set must do.
         and any(record.get("test_examples") == whole for record in records)
     )
-    return verdicts.of_divergence(claim, records, comparable=is_comparable)
+    return verdicts.divergence_verdict(claim, records, comparable=is_comparable)
 
 
 def _is_papers_net(config: dict) -> bool:

@@ -40,8 +40,10 @@ def result_metrics(records: list[dict], *others: str) -> dict:
     }
 
 
-def of_divergence(claim: str, records: list[dict], comparable: bool = True) -> Verdict:
-    """Not reproduced: the run's only training diverged.
+def divergence_verdict(
+    claim: str, records: list[dict], comparable: bool = True
+) -> Verdict:
+    """The verdict of a run whose only training diverged.
 
     Args:
       claim: its id.

@@ -128,12 +128,12 @@ def _is_below(path: Any, directory: str) -> bool:
 
 
 @contextlib.contextmanager
-def recorded(run_dir: Any, of_divergence: Callable[[], dict]) -> Iterator[None]:
+def recorded(run_dir: Any, fields_if_diverged: Callable[[], dict]) -> Iterator[None]:
     """Records in summary.json why a run stopped early.
 
     Args:
       run_dir: of the run.
-      of_divergence: the other fields of its summary if it diverged.
+      fields_if_diverged: called if it diverged; the other fields of its summary.
     """
     try:
         yield
@@ -141,7 +141,7 @@ def recorded(run_dir: Any, of_divergence: Callable[[], dict]) -> Iterator[None]:
         run_dir.finish("interrupted")
         raise
     except DivergedError as error:
-        run_dir.finish("diverged", error=str(error), **of_divergence())
+        run_dir.finish("diverged", error=str(error), **fields_if_diverged())
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {runs.first_line(error)}"

@@ -57,7 +57,9 @@ def execute(
     """
     prepared = _prepare(experiment, config.to_dict(), defaults, seed)
     run_dir = _open_run(prepared, results_dir, overwrite)
-    with endings.recorded(run_dir, lambda: _of_divergence(prepared, run_dir.records)):
+    with endings.recorded(
+        run_dir, fields_if_diverged=lambda: _fields_if_diverged(prepared, run_dir)
+    ):
         _measure(prepared, run_dir, overwrite, log_options)
         verdict = prepared.experiment.judge(prepared.judged_settings, run_dir.records)
         fields = _conclusion(prepared, verdict, run_dir.records)
@@ -260,7 +262,8 @@ def _conclusion(prepared: _Prepared, verdict: Verdict, records: list[dict]) -> d
     return {"seconds": seconds, **dataclasses.asdict(verdict)}
 
 
-def _of_divergence(prepared: _Prepared, records: list[dict]) -> dict:
+def _fields_if_diverged(prepared: _Prepared, run_dir: Any) -> dict:
     """What the summary says of a run that diverged; nothing if that has no verdict."""
+    records = run_dir.records
     verdict = prepared.experiment.judge_diverged(prepared.judged_settings, records)
     return _conclusion(prepared, verdict, records) if verdict else {}

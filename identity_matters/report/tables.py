@@ -24,8 +24,7 @@ from identity_matters.report.records import MALFORMED
 from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 from identity_matters.runs import Run
 
-# What a table says of runs that ended without an error to compare.
-DIVERGED = "diverged"
+_DIVERGED = "diverged"  # in place of an error, if every run of a row diverged
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
 
@@ -109,8 +108,8 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
     best_step = NOT_RUN
     seeds = 0
     if group:
-        last_step = group.metric("test_error_percent") or DIVERGED
-        best_step = group.metric("test_error_best_percent") or DIVERGED
+        last_step = group.metric("test_error_percent") or _DIVERGED
+        best_step = group.metric("test_error_best_percent") or _DIVERGED
         seeds = len(group.runs)
     return {
         "published (%)": f"{published.value:g}",

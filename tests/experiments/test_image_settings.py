@@ -27,7 +27,7 @@ VARIANTS = [
 PARAMETERS = {
     "cifar10/all_conv_residual": 13_538_736,
     "cifar10/small": 1_064_880,
-    "cifar10/small/initialisation": 170_928,
+    "cifar10/small/activation": 170_928,
     "cifar10/wide": 2_391_984,
     "imagenet2012/parameters_as_printed": 35_693_760,
     "imagenet2012/blocks_of_34_layers": 21_095_616,

@@ -183,8 +183,8 @@ REFUSED = {
     ],
     "experiments.images.ablations": [
         (
-            ["--config.model.blocks_per_stage=(1,1,1)"],
-            "blocks_per_stage would change nothing",
+            ["--config.model.projection=trained"],
+            "projection would change nothing",
         ),
     ],
     "experiments.reproduce": [

@@ -30,8 +30,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
             continue
         result = results[record["cell"]]
         row = {
-            # Leave out the depth: each depth has a panel of its own.
-            "net": result["net"].split("/")[0].replace("_", " "),
+            "net": result["net"].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             "step": record["step"],
         }
@@ -43,7 +42,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
 
 
 def draw_ablation(points: Points, canvas: Canvas) -> None:
-    """A column for each data set and depth: training loss above, test error below."""
+    """A column for each variant: training loss above, test error below."""
     nets = {net: net for net in split(points, "net")}
     columns = split(points, "variant convolutions")
     canvas.set_size_inches(7.0, 5.6)
@@ -85,11 +84,5 @@ def _declare(question: str) -> None:
     figure("ablations", question, points)(draw_ablation)
 
 
-for _question in (
-    "identity",
-    "initialisation",
-    "projection",
-    "batch_norm",
-    "activation",
-):
+for _question in ("projection", "batch_norm", "activation"):
     _declare(_question)
