@@ -159,6 +159,8 @@ def _check_can_be_reported(run: Run) -> None:
     for values in (run.summary["metrics"], run.summary["paper"]):
         for value in values.values():
             mean_sd([value])
+    if run.status == "diverged":
+        mean_sd([run.summary["metrics"]["diverged_after_step"]])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import collections
 import contextlib
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from identity_matters import paper
@@ -97,10 +98,10 @@ class _Filled(NamedTuple):
 
 
 def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
-    """The results on a claim in at most so many sentences, with the number of seeds.
+    """The results on a claim, in at most `most` of its sentences, with the seeds.
 
     "not run" if no run belongs to the claim; empty if no run has the metrics of a
-    sentence.
+    sentence. Runs that diverged come first.
     """
     if not of_claim(claim, groups):
         return NOT_RUN
@@ -109,11 +110,24 @@ def headline(claim: str, groups: list[Group], most: int | None = None) -> str:
         with contextlib.suppress(MissingValueError):
             text, used = fill(sentence, groups)
             filled.append(_Filled(text, _seeds_in_brackets(used)))
+    shown = [*_divergences(of_claim(claim, groups)), *filled[:most]]
     # Consecutive sentences of the same number of seeds give it once, after the last.
     parts = []
-    for seeds, alike in itertools.groupby(filled[:most], key=lambda part: part.seeds):
+    for seeds, alike in itertools.groupby(shown, key=lambda part: part.seeds):
         parts.append("; ".join(part.text for part in alike) + seeds)
     return "; ".join(parts)
+
+
+def _divergences(groups: list[Group]) -> Iterator[_Filled]:
+    """A sentence for each group of which runs diverged."""
+    for group in groups:
+        diverged = [run for run in group.runs if run.status == "diverged"]
+        if diverged:
+            steps = [run.summary["metrics"]["diverged_after_step"] for run in diverged]
+            text = f"{group.first.variant} diverged after step {in_words(steps, 3)}"
+            if len(diverged) < len(group.runs):
+                text += f" (in {len(diverged)} of {len(group.runs)} runs)"
+            yield _Filled(text, _seeds_in_brackets([group]))
 
 
 def _seeds_in_brackets(groups: list[Group]) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shutil
 import string
 
 import pytest
@@ -217,6 +218,18 @@ def test_a_claim_without_runs_is_not_run_and_one_without_a_fitting_metric_is_emp
     members = groups_of(tmp_path)
     assert sentences.headline("theorem-2-2", members) == "not run"
     assert sentences.headline("theorem-2-1", members) == ""
+
+
+def test_a_claim_says_which_of_its_runs_diverged(tmp_path):
+    write_run(tmp_path, 0)
+    for seed, step in ((1, 19_100), (2, 300)):
+        metrics = {"diverged_after_step": step}
+        write_run(tmp_path, seed, status="diverged", metrics=metrics, paper={})
+    some = sentences.headline("theorem-2-1", groups_of(tmp_path))
+    assert some == "plain diverged after step 300–19,100 (in 2 of 3 runs) (n = 3)"
+    shutil.rmtree(tmp_path / "toy" / "plain" / "seed=0")
+    every = sentences.headline("theorem-2-1", groups_of(tmp_path))
+    assert every == "plain diverged after step 300–19,100 (n = 2)"
 
 
 def test_bars_and_markup_of_a_run_do_not_break_a_table():
