@@ -12,8 +12,8 @@ from identity_matters.train import loop
 from identity_matters.train.step import (
     AXIS_NAME,
     Task,
-    learning_rate_schedule,
     momentum_sgd,
+    relative_schedule,
 )
 
 TRAIN_EXAMPLES = 20
@@ -86,9 +86,7 @@ def eval_input(images):
 
 def make_task(**changed) -> Task:
     rng = np.random.default_rng(0)
-    schedule = learning_rate_schedule(
-        schedule="step", learning_rate=0.1, steps=12, boundary_steps=(5,)
-    )
+    schedule = relative_schedule(schedule="step", steps=12, boundary_steps=(5,))
     arrays = {
         "train_images": rng.integers(0, 256, (TRAIN_EXAMPLES, 4, 4, 1), np.uint8),
         "train_labels": rng.integers(0, CLASSES, TRAIN_EXAMPLES),
@@ -106,6 +104,7 @@ def make_task(**changed) -> Task:
             schedule, momentum=0.9, nesterov=False, weight_decay=1e-3
         ),
         "schedule": schedule,
+        "learning_rate": 0.1,
         "flops_per_example": FLOPS_PER_EXAMPLE,
     }
     return Task(**{**settings, **changed})

@@ -50,24 +50,29 @@ def make_optimizer(
     nesterov: bool,
     weight_decay: float,
     decayed: str,
+    learning_rate: float,
     **schedule,
-) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """(optimizer, learning rate of each step) for the group `optim`.
+) -> tuple[optax.GradientTransformation, optax.Schedule, float]:
+    """What the group `optim` describes.
 
     Args:
       steps: the length of the training.
       momentum, nesterov, weight_decay, decayed: see `step.momentum_sgd`.
-      schedule: the other settings; see `step.learning_rate_schedule`.
+      learning_rate: the largest one.
+      schedule: the other settings; see `step.relative_schedule`.
+    Returns:
+      (optimizer, schedule, learning rate), as `step.Task` wants them.
     """
-    learning_rate = step.learning_rate_schedule(steps=steps, **schedule)
+    rate = step.positive_rate(learning_rate)
+    relative = step.relative_schedule(steps=steps, **schedule)
     optimizer = step.momentum_sgd(
-        learning_rate,
+        relative,
         momentum=momentum,
         nesterov=nesterov,
         weight_decay=weight_decay,
         decayed=decayed,
     )
-    return optimizer, learning_rate
+    return optimizer, relative, rate
 
 
 class _Net(NamedTuple):
@@ -127,7 +132,8 @@ class _Plan(NamedTuple):
       image_shape: (h, w, c).
       sized_net: the net, and how large it is.
       optimizer: of the parameters.
-      learning_rate: of each step.
+      schedule: the learning rate of each step, over the largest one.
+      learning_rate: the largest one.
       devices: those that share a step.
       intervals: how long it is, and how often it logs, evaluates and saves.
     """
@@ -136,7 +142,8 @@ class _Plan(NamedTuple):
     image_shape: tuple[int, int, int]
     sized_net: _Net
     optimizer: optax.GradientTransformation
-    learning_rate: optax.Schedule
+    schedule: optax.Schedule
+    learning_rate: float
     devices: Sequence[jax.Device]
     intervals: Intervals
 
@@ -159,7 +166,7 @@ def _make_plan(
     """
     num_classes, image_shape = classes_and_shape(data)
     sized_net = _make_net(model, num_classes, image_shape)
-    optimizer, learning_rate = make_optimizer(steps=train["steps"], **optim)
+    optimizer, schedule, learning_rate = make_optimizer(steps=train["steps"], **optim)
     if devices is None:
         devices = parallel.pick_devices(train["devices"], train["batch_examples"])
     intervals = make_intervals(
@@ -170,6 +177,7 @@ def _make_plan(
         image_shape=image_shape,
         sized_net=sized_net,
         optimizer=optimizer,
+        schedule=schedule,
         learning_rate=learning_rate,
         devices=devices,
         intervals=intervals,
@@ -312,7 +320,8 @@ def _make_task(plan: _Plan, images: ImageData) -> step.Task:
         eval_input=images.preprocessing.eval_input,
         data=images.examples,
         optimizer=plan.optimizer,
-        schedule=plan.learning_rate,
+        schedule=plan.schedule,
+        learning_rate=plan.learning_rate,
         flops_per_example=flops.FORWARD_PASSES_PER_TRAINING_STEP * forward_flops,
         top_k=TOP_K if is_top_k_scored else 0,
     )

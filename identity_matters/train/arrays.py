@@ -21,8 +21,9 @@ from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.progress import ProgressLog
 from identity_matters.train.step import (
     Task,
-    learning_rate_schedule,
     momentum_sgd,
+    positive_rate,
+    relative_schedule,
 )
 
 LOGS = 10  # about how many train records a run has
@@ -66,7 +67,8 @@ def train(
 
       steps: updates of the weights, each from `batch_examples` images.
       batch_examples: fewer devices are used if their number does not divide it.
-      learning_rate, schedule, warmup_steps: see `step.learning_rate_schedule`.
+      learning_rate: the largest one.
+      schedule, warmup_steps: see `step.relative_schedule`.
       momentum, weight_decay: see `step.momentum_sgd`; all leaves named kernel decay.
 
       seed: the root of all randomness but for the initial `variables`; less than 2^32.
@@ -81,14 +83,12 @@ def train(
     """
     net_source.check_is_linen(net)
     _check_whole_numbers(steps, batch_examples, warmup_steps, seed)
-    learning_rate_fn = learning_rate_schedule(
-        schedule=schedule,
-        learning_rate=learning_rate,
-        steps=steps,
-        warmup_steps=warmup_steps,
+    learning_rate = positive_rate(learning_rate)
+    relative = relative_schedule(
+        schedule=schedule, steps=steps, warmup_steps=warmup_steps
     )
     optimizer = momentum_sgd(
-        learning_rate_fn,
+        relative,
         momentum=momentum,
         nesterov=False,
         weight_decay=weight_decay,
@@ -112,7 +112,8 @@ def train(
         eval_input=preprocessing.eval_input,
         data=_labelled(images, y, test_images, y_test, classes=classes),
         optimizer=optimizer,
-        schedule=learning_rate_fn,
+        schedule=relative,
+        learning_rate=learning_rate,
         flops_per_example=_training_flops_per_example(
             net, initial, preprocessing.image_shape
         ),

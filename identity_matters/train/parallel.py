@@ -174,7 +174,10 @@ class ParallelSteps:
         Returns:
           The state on the devices.
         """
-        resident: dict[str, Any] = {"key": key}
+        resident: dict[str, Any] = {
+            "key": key,
+            "learning_rate": np.float32(self._task.learning_rate),
+        }
         data = self._task.data
         if isinstance(data, Arrays):
             resident["images"] = data.train_images

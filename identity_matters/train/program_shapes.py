@@ -24,7 +24,10 @@ def training_shapes(
       share: the examples that a device takes in each step.
     """
     key = jax.random.key(0)
-    resident: dict[str, Any] = {"key": key}
+    resident: dict[str, Any] = {
+        "key": key,
+        "learning_rate": jax.ShapeDtypeStruct((), np.float32),
+    }
     batches = {
         name: jax.ShapeDtypeStruct((steps, share), np.int32)
         for name in ("indices", "epochs")

@@ -74,8 +74,11 @@ class Task:
     eval_input: Callable  # (images) -> f32[n, ...]
     data: Examples
     optimizer: optax.GradientTransformation
-    schedule: Callable  # (step) -> f32[], for the log
+    schedule: Callable  # (step) -> f32[], for the log, times `learning_rate`
     flops_per_example: float  # floating-point operations to train on one example
+    # What the optimizer's updates are multiplied by. It is an argument of the program,
+    # so trainings that differ in it alone share one.
+    learning_rate: float = 1.0
     top_k: int = 0  # see `evaluation_step`
     # (outputs, labels) -> (losses f32[n], errors or None)
     compare: Callable = classification
@@ -84,40 +87,42 @@ class Task:
     unrolled_on_cpu: bool = True
 
 
-def learning_rate_schedule(
+def positive_rate(learning_rate: Any) -> float:
+    """The learning rate as a float; ValueError unless it is finite and above 0."""
+    rate = real_number("learning_rate", learning_rate)
+    if not rate > 0:
+        raise ValueError(f"learning_rate must be above 0, got {rate}")
+    return rate
+
+
+def relative_schedule(
     *,
     schedule: str,
-    learning_rate: float,
     steps: int,
     boundary_steps: Sequence[int] = (),
     decay_factor: float = 0.1,
     warmup_steps: int = 0,
 ) -> optax.Schedule:
-    """The learning rate of each update, built from optax's schedules.
+    """The learning rate of each update over the largest one, by optax's schedules.
 
-    The paper (section 4) has the one below; the other schedules and the warm-up are our
-    additions.
+    The paper (section 4) has the one below, times 0.05; the other schedules and the
+    warm-up are our additions.
 
-    >>> rate = learning_rate_schedule(
-    ...     schedule="step",
-    ...     learning_rate=0.05,
-    ...     steps=60_000,
-    ...     boundary_steps=(30_000, 50_000),
+    >>> factor = relative_schedule(
+    ...     schedule="step", steps=60_000, boundary_steps=(30_000, 50_000)
     ... )
-    >>> [round(float(rate(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
-    [0.05, 0.05, 0.005, 0.0005]
+    >>> [round(float(factor(step)), 6) for step in (0, 29_999, 30_000, 50_000)]
+    [1.0, 1.0, 0.1, 0.01]
 
-    The first updates take 1/warmup_steps, 2/warmup_steps, ... of `learning_rate`. Then
-    "step" multiplies the rate by `decay_factor` at each of `boundary_steps`, "cosine"
-    decays along half a cosine to 0 after the last of the `steps`, and "constant" keeps
-    the rate. Boundaries count from the start of the run and ascend from above
-    `warmup_steps`. Those at or past `steps` are allowed, so that a run can be cut
-    short.
+    The first updates have 1/warmup_steps, 2/warmup_steps, ... Then "step" multiplies by
+    `decay_factor` at each of `boundary_steps`, "cosine" decays along half a cosine to 0
+    after the last of the `steps`, and "constant" stays at 1. Boundaries count from the
+    start of the run and ascend from above `warmup_steps`. Those at or past `steps` are
+    allowed, so that a run can be cut short.
 
     Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before
     this one. Raises ValueError for an invalid argument, with its value.
     """
-    learning_rate = real_number("learning_rate", learning_rate)
     decay_factor = real_number("decay_factor", decay_factor)
     check_whole("steps", steps)
     check_whole("warmup_steps", warmup_steps, 0)
@@ -125,18 +130,16 @@ def learning_rate_schedule(
     schedules: dict[str, Callable[[], optax.Schedule]] = {
         # A joined schedule counts steps from its own start.
         "step": lambda: optax.piecewise_constant_schedule(
-            learning_rate,
+            1.0,
             {step - warmup_steps: decay_factor for step in boundary_steps},
         ),
-        "cosine": lambda: optax.cosine_decay_schedule(learning_rate, falling_steps),
-        "constant": lambda: optax.constant_schedule(learning_rate),
+        "cosine": lambda: optax.cosine_decay_schedule(1.0, falling_steps),
+        "constant": lambda: optax.constant_schedule(1.0),
     }
     if schedule not in schedules:
         raise ValueError(
             f"schedule must be one of {', '.join(schedules)}, got {schedule!r}"
         )
-    if not learning_rate > 0:
-        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
     if not warmup_steps < steps:
         raise ValueError(
             f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}"
@@ -155,8 +158,7 @@ def learning_rate_schedule(
     after = schedules[schedule]()
     if not warmup_steps:
         return after
-    first = learning_rate / warmup_steps
-    warmup = optax.linear_schedule(first, learning_rate, max(warmup_steps - 1, 1))
+    warmup = optax.linear_schedule(1 / warmup_steps, 1.0, max(warmup_steps - 1, 1))
     return optax.join_schedules([warmup, after], [warmup_steps])
 
 
@@ -227,7 +229,7 @@ def initial_state(variables: dict, optimizer: optax.GradientTransformation) -> d
 
 
 def training_step(
-    task: Task, state: dict, batch: dict, key: jax.Array
+    task: Task, state: dict, batch: dict, *, key: jax.Array, learning_rate: jax.Array
 ) -> tuple[dict, dict]:
     """One update: ``(state, sums)``.
 
@@ -235,7 +237,8 @@ def training_step(
     i32[n]}, an equal share for each device of AXIS_NAME. The randomness of an example
     depends on `key`, its epoch and its index alone. The loss is the mean of
     `task.compare` over the whole batch, without the penalty. Where the data are
-    `Drawn`, the batch has no images and labels yet.
+    `Drawn`, the batch has no images and labels yet. `learning_rate` is that of the
+    task, f32[].
 
     `sums`, of the whole batch, holds loss f32[] (summed over examples), errors i32[]
     (of a classification), examples i32[], gradient_norm f32[] (of the mean loss) and
@@ -266,6 +269,7 @@ def training_step(
     updates, opt_state = task.optimizer.update(
         gradient, state["opt_state"], state["params"]
     )
+    updates = optax.tree.scale(learning_rate, updates)
     new_state = {
         "step": state["step"] + 1,
         "params": optax.apply_updates(state["params"], updates),
@@ -279,7 +283,7 @@ def training_step(
     sums = {"loss": loss * n, **counts, "examples": jnp.int32(n)}
     sums = jax.lax.psum(sums, AXIS_NAME)
     sums["gradient_norm"] = optax.tree.norm(gradient)
-    sums["learning_rate"] = jnp.asarray(task.schedule(state["step"]), jnp.float32)
+    sums["learning_rate"] = learning_rate * task.schedule(state["step"])
     return new_state, sums
 
 
@@ -292,7 +296,8 @@ def dispatch(
       task: what is computed.
       unroll: whether the loop over the steps is unrolled.
       state: the training state.
-      resident: what stays on the device: {"key"} and, for `Arrays`, the training split.
+      resident: what stays on the device: {"key", "learning_rate": f32[]} and, for
+        `Arrays`, the training split.
       batches: [steps, n, ...] by name, without what is resident.
       stop: bool[], whether this process wants to stop.
     Returns:
@@ -307,7 +312,13 @@ def dispatch(
                 "images": resident["images"][batch["indices"]],
                 "labels": resident["labels"][batch["indices"]],
             }
-        return training_step(task, state, batch, resident["key"])
+        return training_step(
+            task,
+            state,
+            batch,
+            key=resident["key"],
+            learning_rate=resident["learning_rate"],
+        )
 
     if len(batches["indices"]) == 1:
         state, sums = one_step(state, jax.tree.map(lambda x: x[0], batches))

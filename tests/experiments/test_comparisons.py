@@ -88,6 +88,23 @@ def test_held_out_images_are_not_trained_on_and_the_test_set_is_not_seen():
     assert short.fingerprint != images.fingerprint
 
 
+def test_the_tuning_trials_of_an_arm_share_one_program():
+    """It is compiled once, not once for each rate."""
+    every_trial = comparisons.trials(**settings(comparisons, "digits/initialisation"))
+    first, *others = (
+        protocol.build(**trial)
+        for trial in every_trial
+        if trial["arm"] == "he" and trial["phase"] == protocol.TUNING
+    )
+    program = training_program(first)
+    assert all(training_program(other) == program for other in others[::3])
+
+
+def training_program(part):
+    training = protocol.make_training(part, part.tried_rate)
+    return training.parallel.lower("train", 1).program.as_text()
+
+
 def tried(*errors):
     results = zip(protocol.LEARNING_RATES, errors, strict=True)
     return [

@@ -103,8 +103,11 @@ def test_schedules_by_hand():
     assert optim["boundary_steps"][:2] == (10_009, 20_018)
     assert len(optim["boundary_steps"]) == 69
     small = settings(cifar, "cifar10/small")
-    _, rate = train.make_optimizer(steps=small["train"]["steps"], **small["optim"])
-    assert float(rate(small["train"]["steps"])) == 0
+    _, schedule, rate = train.make_optimizer(
+        steps=small["train"]["steps"], **small["optim"]
+    )
+    assert float(schedule(small["train"]["steps"])) == 0
+    assert rate == small["optim"]["learning_rate"]
 
 
 @pytest.mark.parametrize("variant", [*cifar.VARIANTS, *cifar.OTHER_VARIANTS])

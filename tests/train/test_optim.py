@@ -9,7 +9,7 @@ import optax
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from identity_matters.train.step import learning_rate_schedule, momentum_sgd
+from identity_matters.train.step import momentum_sgd, positive_rate, relative_schedule
 
 RATES = [0.5, 0.5, 0.05]
 MOMENTUM = 0.9
@@ -84,19 +84,22 @@ def test_a_penalty_on_nothing_is_an_error():
 
 
 PAPER = {"schedule": "step", "boundary_steps": (30_000, 50_000)}
-TWELVE = {"learning_rate": 2.0, "steps": 12}
+TWELVE = {"steps": 12}
 
 
 @pytest.mark.parametrize(
     ("settings", "rates"),
     [
-        (PAPER, {0: 0.05, 29_999: 0.05, 30_000: 0.005, 49_999: 0.005, 50_000: 0.0005}),
+        (PAPER, {0: 1, 29_999: 1, 30_000: 0.1, 49_999: 0.1, 50_000: 0.01}),
         # A quarter, a third and a half of the way: (1 + cos(pi/4))/2, 3/4, 1/2 of the
         # largest rate.
-        ({"schedule": "cosine", **TWELVE}, {0: 2, 3: 1.7071068, 4: 1.5, 6: 1, 12: 0}),
+        (
+            {"schedule": "cosine", **TWELVE},
+            {0: 1, 3: 0.8535534, 4: 0.75, 6: 0.5, 12: 0},
+        ),
         (
             {"schedule": "cosine", "warmup_steps": 4, **TWELVE},
-            {0: 0.5, 1: 1, 3: 2, 4: 2, 8: 1, 12: 0},
+            {0: 0.25, 1: 0.5, 3: 1, 4: 1, 8: 0.5, 12: 0},
         ),
         # Boundaries count from the start of the run, not from the end of the warm-up.
         (
@@ -104,24 +107,21 @@ TWELVE = {"learning_rate": 2.0, "steps": 12}
                 "schedule": "step",
                 "boundary_steps": (5,),
                 "warmup_steps": 4,
-                "learning_rate": 4.0,
             },
-            {0: 1, 3: 4, 4: 4, 5: 0.4},
+            {0: 0.25, 3: 1, 4: 1, 5: 0.1},
         ),
         # A short run may stop before a boundary.
-        ({**PAPER, "steps": 10}, {9: 0.05}),
+        ({**PAPER, "steps": 10}, {9: 1}),
     ],
 )
-def test_rates_by_hand(settings, rates):
-    schedule = learning_rate_schedule(
-        **{"learning_rate": 0.05, "steps": 90_000, **settings}
-    )
+def test_rates_over_the_largest_by_hand(settings, rates):
+    schedule = relative_schedule(**{"steps": 90_000, **settings})
     values = jax.jit(jax.vmap(schedule))(jnp.asarray(list(rates), jnp.int32))
     np.testing.assert_allclose(values, list(rates.values()), rtol=1e-6, atol=1e-7)
 
 
 SGD = functools.partial(momentum_sgd, 0.1, nesterov=False)
-STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
+STEP = functools.partial(relative_schedule, steps=10)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,6 @@ STEP = functools.partial(learning_rate_schedule, learning_rate=0.1, steps=10)
             {"schedule": "steps"},
             "must be one of step, cosine, constant, got 'steps'",
         ),
-        (STEP, {"learning_rate": 0.0}, r"learning_rate must be above 0, got 0\.0"),
         (STEP, {"steps": 0}, "steps must be at least 1, got 0"),
         (
             STEP,
@@ -173,3 +172,9 @@ def test_bad_settings_are_named(make, settings, message):
     )
     with pytest.raises(ValueError, match=message):
         make(**{**good, **settings})
+
+
+@pytest.mark.parametrize("rate", [0.0, -1, float("nan"), float("inf"), "0.1", True])
+def test_a_rate_that_is_not_positive_is_an_error(rate):
+    with pytest.raises(ValueError, match="learning_rate must be"):
+        positive_rate(rate)

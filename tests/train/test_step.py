@@ -99,7 +99,11 @@ def train(state, batch, key, axis_name=steps.AXIS_NAME, devices=1):
         apply=toy.make_apply(axis_name), train_input=lambda images, keys: images
     )
     return on_devices(
-        lambda share: steps.training_step(task, state, share, key), batch, devices
+        lambda share: steps.training_step(
+            task, state, share, key=key, learning_rate=jnp.float32(task.learning_rate)
+        ),
+        batch,
+        devices,
     )
 
 
@@ -166,7 +170,7 @@ def test_augmentation_and_dropout_draw_from_different_keys(batch, state, key):
     task = toy.make_task(apply=apply, train_input=train_input)
 
     def keys_of_step(share):
-        steps.training_step(task, state, share, key)
+        steps.training_step(task, state, share, key=key, learning_rate=jnp.float32(0.1))
         return {purpose: jax.random.key_data(keys) for purpose, keys in seen.items()}
 
     drawn = on_devices(keys_of_step, batch)
