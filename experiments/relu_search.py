@@ -130,6 +130,9 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
         **_metrics_of_nets("with_biases", points, proofs, bias=True),
         "distinct_proved_minima": _count_distinct(proofs),
         "worst_proved_risk_share": largest(proofs, "risk_share"),
+        "median_proved_risk_share": _median(proofs, "risk_share"),
+        "least_proved_norm": least(proofs, "norm"),
+        "largest_proved_norm": largest(proofs, "norm"),
         **_metrics_of_bounds(settings, searches, points, proofs),
         **_control_metrics(controls),
     }
@@ -263,6 +266,12 @@ def _metrics_of_nets(
         f"affine_proofs_{suffix}": len(affine),
         f"distinct_proved_{suffix}": _count_distinct(proofs),
     }
+
+
+def _median(proofs: list[dict], name: str) -> float | None:
+    """The median of a field, None without proofs."""
+    values = joined(proofs, name)
+    return float(np.median(values)) if len(values) else None
 
 
 def _count_distinct(proofs: list[dict]) -> int:

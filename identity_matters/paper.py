@@ -23,6 +23,7 @@ class Claim(NamedTuple):
     first: str
     note: str = ""
     command: str = ""
+    agreeing_seeds: int = 1
 
 
 class Finding(NamedTuple):

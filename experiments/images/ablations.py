@@ -9,8 +9,9 @@ Command: make data && make reproduce-ablations VARIANT=cifar10/small SEEDS="0 1 
     python -m experiments.images.ablations --config=:cifar10/small/projection
 A net of cifar10/small takes 24 to 64 minutes on one core, depending on what else runs;
 its three variants take 2 to 2.5 hours a seed on two cores.
-The criteria for cifar10/small below were written before its first run. Expected there:
-not reproduced for batch norm; the others depend on the seed.
+The criteria for cifar10/small below were written before its first run, but for one:
+`MOST_TRAIN_ERROR_PERCENT` came later. Without it, batch norm was not reproduced with
+any seed, as was expected: after ten epochs nets of this size could not overfit.
 
 A run is one seed, so its verdict compares the difference of two test errors with the
 sampling error due to the finite test set. If the difference is smaller, the verdict is
@@ -45,6 +46,8 @@ OTHER_VARIANTS = {
         for question, about in QUESTIONS.items()
     },
 }
+# With a larger training error a net has had no chance to overfit.
+MOST_TRAIN_ERROR_PERCENT = 5.0
 # The nets of each question: name -> changes of the model settings.
 _NETS: dict[str, dict[str, dict]] = {
     "projection": {
@@ -183,15 +186,20 @@ def judge_projection(nets: dict[str, dict]) -> Judgement:
 
 
 def judge_batch_norm(nets: dict[str, dict]) -> Judgement:
-    """By whether batch norm overfits: a lower training error, a higher test error."""
+    """By whether batch norm overfits: a lower training error, a higher test error.
+
+    That it does not overfit is decided only if it fits its training images.
+    """
     without = nets["without"]
     with_norm = nets["with"]
-    is_refuted = verdicts.errs_less(with_norm, without)
     differences = _differences(nets, baseline="without")
     if without["diverged"] or with_norm["diverged"]:
-        return _decide(False, is_refuted, differences)
-    fits_better = with_norm["train_error_percent"] < without["train_error_percent"]
+        return _decide(False, False, differences)
+    train_error = with_norm["train_error_percent"]
+    fits_better = train_error < without["train_error_percent"]
     overfits = fits_better and verdicts.errs_less(without, with_norm)
+    fits = train_error <= MOST_TRAIN_ERROR_PERCENT
+    is_refuted = fits and verdicts.errs_less(with_norm, without)
     return _decide(overfits, is_refuted, differences)
 
 

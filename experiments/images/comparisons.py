@@ -12,7 +12,7 @@ Five short trials and a final training for each arm. Only digits/two_depths runs
 """
 
 from experiments import run
-from experiments.images import protocol, settings, verdicts
+from experiments.images import protocol, settings
 from experiments.run.settings import configs
 from experiments.run.trials import without
 
@@ -258,17 +258,17 @@ def judge_table_2(arms: dict[str, dict]) -> str:
 
 
 def judge_starts(arms: dict[str, dict]) -> str:
-    """Whether no later start has a lower test error than the paper's."""
-    beaten = any(
-        verdicts.errs_less(arms[name], arms["paper"]) for name in ("fixup", "gate")
-    )
-    return "not reproduced" if beaten else "reproduced"
+    """Whether no later start has a lower test error than the paper's, which trains."""
+    if any(protocol.is_better(arms[name], arms["paper"]) for name in ("fixup", "gate")):
+        return "not reproduced"
+    # If all of them failed, there is nothing to compare.
+    return "undecided" if protocol.failed(arms["paper"]) else "reproduced"
 
 
 def _which_is_better(net: dict, other: dict) -> str:
-    if verdicts.errs_less(net, other):
+    if protocol.is_better(net, other):
         return "reproduced"
-    return "not reproduced" if verdicts.errs_less(other, net) else "undecided"
+    return "not reproduced" if protocol.is_better(other, net) else "undecided"
 
 
 _JUDGES = {

@@ -8,6 +8,7 @@ final training with the best rate, scored on the test set.
 import dataclasses
 from typing import TYPE_CHECKING
 
+from experiments.images.verdicts import errs_less
 from experiments.run import RESULT
 from experiments.run.verdicts import where
 
@@ -255,6 +256,17 @@ def failed(result: dict) -> bool:
     chance_percent = 100 * (1 - 1 / result["num_classes"])
     error = _error(result, "train_error_percent")
     return error >= chance_percent - CHANCE_MARGIN_PERCENT
+
+
+def is_better(net: dict, other: dict) -> bool:
+    """Whether a net has a lower test error, by more than the margin of rule 6.
+
+    A net that has failed is worse than one that has not; two that have failed are not
+    compared.
+    """
+    if failed(net):
+        return False
+    return failed(other) or errs_less(net, other)
 
 
 def _error(result: dict, name: str) -> float:

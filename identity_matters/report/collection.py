@@ -49,17 +49,33 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all seeds, or each one with its count, largest first."""
+        """The verdict of all seeds, or each one with its count, largest first.
+
+        If its claim has `agreeing_seeds`, it is "undecided", with what some of the
+        seeds say, unless there are so many seeds and all agree.
+        """
         counts = collections.Counter(
             run.summary["verdict"] for run in self.runs
         ).most_common()
-        if len(counts) == 1:
+        needed = paper.CLAIMS[self.claim].agreeing_seeds
+        if len(counts) == 1 and len(self.runs) >= needed:
             text = counts[0][0]
+        elif needed == 1:
+            text = self._of_seeds(counts, len(self.runs))
         else:
-            each = [f"{verdict} for {count}" for verdict, count in counts]
-            text = f"{', '.join(each)} of {len(self.runs)}{_OF_SEEDS}"
+            deciding = [(v, count) for v, count in counts if v not in _UNDECIDED]
+            text = "undecided"
+            if deciding:
+                seeds = max(len(self.runs), needed)
+                text += f" ({self._of_seeds(deciding, seeds)})"
         # A claim that "holds" is proved; the runs only tried to refute it.
         return text.replace("holds", "holds (proved)")
+
+    @staticmethod
+    def _of_seeds(counts: list[tuple[str, int]], seeds: int) -> str:
+        """Such as "reproduced for 2, undecided for 1 of 3 seeds"."""
+        each = [f"{verdict} for {count}" for verdict, count in counts]
+        return f"{', '.join(each)} of {seeds}{_OF_SEEDS}"
 
     @property
     def decided(self) -> set[str]:

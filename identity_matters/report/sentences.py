@@ -8,6 +8,9 @@ are none at paper scale.
 
 ``{experiment/*:metric}`` takes one value for each seed out of all variants: the
 largest, or with ``:min`` the smallest.
+
+Where some seeds lack the metric, as those that diverged do, "(in 2 of 3 runs)" follows
+the value, or the " %" behind it.
 """
 
 import collections
@@ -23,8 +26,8 @@ from identity_matters.report.numbers import in_words
 
 NOT_RUN = "not run"
 _DIGITS = 2  # of a value, unless the sentence says otherwise
-# {experiment/variant:max metric~digits}
-_VALUE = re.compile(r"\{([^{}:]+):(?:(max|min) )?([^{}~]+)(?:~(\d))?\}")
+# {experiment/variant:max metric~digits}, perhaps with a percent sign
+_VALUE = re.compile(r"\{([^{}:]+):(?:(max|min) )?([^{}~]+)(?:~(\d))?\}( %)?")
 
 
 class MissingValueError(Exception):
@@ -40,13 +43,13 @@ def fill(sentence: str, groups: list[Group]) -> tuple[str, list[Group]]:
     used: list[Group] = []
 
     def in_place_of(match: re.Match) -> str:
-        name, extreme, metric, digits = match.groups(default="")
+        name, extreme, metric, digits, percent = match.groups(default="")
         matching = _matching_groups(name, groups)
         values = _value_of_each_seed(matching, metric, smallest=extreme == "min")
         if not values or None in values:
             raise MissingValueError(match[0])
         used.extend(matching)
-        text = in_words(values, int(digits or _DIGITS), extreme)
+        text = in_words(values, int(digits or _DIGITS), extreme) + percent
         seeds = max(len(group.runs) for group in matching)
         if len(values) < seeds:
             return f"{text} (in {len(values)} of {seeds} runs)"

@@ -230,6 +230,58 @@ def test_verdicts_on_test_errors(variant, errors, verdict):
     assert concluded.verdict == verdict
 
 
+TRAINED = {"test_error": 30.0}
+# Its test error is lower than that of a net at chance that has learned nothing.
+AT_CHANCE = {"test_error": 89.0, "train_error": 89.0}
+DIVERGED = {"diverged": True}
+
+
+@pytest.mark.parametrize(
+    ("variant", "arms", "verdict"),
+    [
+        (
+            "cifar10/initialisation",
+            {"paper": AT_CHANCE, "he": DIVERGED},
+            "undecided",
+        ),
+        (
+            "cifar10/initialisation",
+            {"paper": TRAINED, "he": AT_CHANCE},
+            "reproduced",
+        ),
+        (
+            "cifar10/table_2",
+            {"this_paper": DIVERGED, "all_cnn_c": AT_CHANCE},
+            "undecided",
+        ),
+        (
+            "cifar10/table_2",
+            {"this_paper": AT_CHANCE, "all_cnn_c": TRAINED},
+            "not reproduced",
+        ),
+        (
+            "cifar10/starts",
+            {"paper": DIVERGED, "fixup": DIVERGED, "gate": AT_CHANCE},
+            "undecided",
+        ),
+        (
+            "cifar10/starts",
+            {"paper": DIVERGED, "fixup": DIVERGED, "gate": TRAINED},
+            "not reproduced",
+        ),
+        (
+            "cifar10/starts",
+            {"paper": TRAINED, "fixup": DIVERGED, "gate": AT_CHANCE},
+            "reproduced",
+        ),
+    ],
+)
+def test_nets_that_failed_are_not_compared(variant, arms, verdict):
+    records = [final(**result, arm=arm) for arm, result in arms.items()]
+    concluded = comparisons.verdict(comparisons.get_config(variant).to_dict(), records)
+    assert concluded.verdict == verdict
+
+
 def test_metrics_say_what_was_tuned_and_whether_the_grid_was_wide_enough():
     metrics = protocol.metrics_of([final(arm="a", rate=0.3), final(arm="b", rate=0.1)])
     assert (metrics["learning_rate/a"], metrics["at_edge_of_grid/a"]) == (0.3, 1)

@@ -109,6 +109,13 @@ def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):
     )
     # Seed 0: 3, seed 1: 4.
     assert sentences.fill("{toy/*:norm} {toy/*:min norm}", members)[0] == "3–4 1"
+    for seed, metrics in enumerate(({"norm": 1}, {"norm": 4}, {"rank": 5})):
+        write_run(tmp_path, seed, variant="some", metrics=metrics, paper={})
+    sentence = "{toy/some:norm} % and {toy/some:rank}"
+    assert (
+        sentences.fill(sentence, groups_of(tmp_path))[0]
+        == "1–4 % (in 2 of 3 runs) and 5 (in 1 of 3 runs)"
+    )
     write_run(tmp_path, 0, variant="none", metrics={"norm": None}, paper={})
     members = groups_of(tmp_path)
     for sentence in (
@@ -166,6 +173,31 @@ def test_contradictions(tmp_path, scale, yours, reference, count):
         group(yours), group(reference) if reference else []
     )
     assert len(said) == count
+
+
+@by_name(
+    {"seeds": ["reproduced"] * 3, "verdict": "reproduced"},
+    {"seeds": ["reproduced"], "verdict": "undecided (reproduced for 1 of 3 seeds)"},
+    {
+        "seeds": ["undecided", "reproduced", "undecided"],
+        "verdict": "undecided (reproduced for 1 of 3 seeds)",
+    },
+    {
+        "seeds": ["not reproduced", "reproduced", "reproduced", "reproduced"],
+        "verdict": "undecided (reproduced for 3, not reproduced for 1 of 4 seeds)",
+    },
+    {"seeds": ["undecided"], "verdict": "undecided"},
+)
+def test_a_comparison_is_decided_by_three_seeds_that_agree(tmp_path, seeds, verdict):
+    """Rule 6 of docs/protocol.md."""
+    summary = {"scale": "reduced", "claim": "initialisation"}
+    group = collection.Group(
+        tuple(
+            runs.Run(tmp_path, {}, {}, {**summary, "verdict": of_seed}, [])
+            for of_seed in seeds
+        )
+    )
+    assert group.verdict == verdict
 
 
 def test_printed_bounds_by_hand():
