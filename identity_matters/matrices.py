@@ -22,6 +22,21 @@ def spectral_norms(matrices: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
 
 
+def determinant_sign(R: np.ndarray) -> int:
+    """The sign of det R, for f64[d, d]: right if R is not singular up to rounding.
+
+    It comes from reflections that make R triangular. ``np.linalg.slogdet`` eliminates,
+    and its numbers can grow by 2^d on the way: its sign may be wrong although R is
+    well-conditioned.
+
+    >>> determinant_sign(np.diag([1.0, -1.0]))
+    -1
+    """
+    triangular, reflections = np.linalg.qr(R, mode="raw")
+    flips = np.count_nonzero(reflections)
+    return int(np.prod(np.sign(np.diag(triangular))) * (-1) ** flips)
+
+
 def largest_spectral_norm(A: np.ndarray) -> float:
     """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], within 1e-9, never above it.
 

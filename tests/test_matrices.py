@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from identity_matters.linear.factorization import relative_product_error
-from identity_matters.matrices import partial_products, residual_product
+from identity_matters.matrices import (
+    determinant_sign,
+    partial_products,
+    residual_product,
+)
+from tests.growing_matrices import exact_determinant_sign, growing
 
 
 def test_products_of_layers_by_hand():
@@ -21,3 +26,24 @@ def test_products_of_layers_by_hand():
     assert relative_product_error(A[:, 0], np.array(products[0])) == 0.0
     with pytest.raises(ValueError, match=r"A must be \[depth, 2, 2\], got \(1, 1, 1\)"):
         relative_product_error(np.zeros((1, 1, 1)), np.eye(2))
+
+
+def test_the_sign_of_a_determinant_that_elimination_gets_wrong():
+    wrong_by_elimination = 0
+    for seed in (0, 6):
+        R = growing(seed)
+        assert np.linalg.cond(R) < 1e4
+        sign = exact_determinant_sign(R)
+        assert determinant_sign(R) == sign
+        wrong_by_elimination += np.linalg.slogdet(R)[0] != sign
+    assert wrong_by_elimination == 2
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 6])
+def test_the_sign_of_small_determinants(d):
+    rng = np.random.default_rng(d)
+    for _ in range(50):
+        R = rng.standard_normal((d, d))
+        assert determinant_sign(R) == np.sign(np.linalg.det(R))
+    assert determinant_sign(np.zeros((d, d))) == 0
+    assert determinant_sign(-np.eye(d)) == (-1) ** d

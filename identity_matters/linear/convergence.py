@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters import matrices
 from identity_matters.checks import check_whole, square_matrix
 from identity_matters.linear import second_moment
 
@@ -130,7 +131,7 @@ def will_converge(
     if not np.abs(R).max() < 1 / _SMALLEST_NORM:
         return _refused("the entries of R are beyond what float64 can square")
     is_definite = rank_of_Sigma == len(R)
-    if is_definite and not np.linalg.slogdet(R)[0] > 0:
+    if is_definite and not matrices.determinant_sign(R) > 0:
         # By G10 there is nothing to converge to inside a ball. s_0, at least 1 in exact
         # arithmetic, is not computed.
         return _refused("det R is not positive, and Sigma is positive definite")

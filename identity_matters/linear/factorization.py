@@ -91,9 +91,10 @@ def factorize(
         Otherwise whichever has the least |||A|||; path only up to d =
         `path_max_dimension`.
 
-    The product is R up to rounding, relative to ||R||. So for an R of large condition
-    number its smallest singular values may be off by cond(R) eps, and |||A||| may be
-    below `norm_lower_bound` by a share of that order: the layers are then a good
+    The product is R up to rounding, relative to ||R||; that of root, and of the
+    factorizations that contain one, may miss it by 1e-10. So for an R of large
+    condition number its smallest singular values may be off by cond(R) eps, and |||A|||
+    may be below `norm_lower_bound` by a share of that order: the layers are then a good
     factorization of another matrix.
 
     Args:

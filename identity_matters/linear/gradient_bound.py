@@ -166,8 +166,9 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
 
         4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2,
 
-    with equality for d = 1 at ``A_i = -tau``. It is positive, so no critical point lies
-    inside, unless rounding leaves it open whether Sigma is singular: then it is 0.
+    with equality for d = 1 at ``A_i = -tau``. Both least values are lowered by their
+    rounding errors. It is positive, so no critical point lies inside, unless rounding
+    leaves it open whether Sigma is singular: then it is 0.
 
     Args:
       R: f64[d, d] with negative determinant.
@@ -185,7 +186,7 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     second_moment.check_same_shape(R, matrix)
     if not 0 <= tau < 1:
         raise ValueError(f"tau must lie in [0, 1), got {tau}")
-    sign, _ = np.linalg.slogdet(R)  # the determinant itself may underflow
+    sign = matrices.determinant_sign(R)
     stretches = np.linalg.svd(R, compute_uv=False)
     if not sign < 0:
         raise ValueError(
@@ -199,7 +200,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         )
     sigma_rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
     sigma_min = max(float(eigenvalues[0] - sigma_rounding), 0.0)
-    distance = (1 - tau) ** depth + float(stretches[-1])
+    # Rounding may have raised the least singular value.
+    distance = (1 - tau) ** depth + float(stretches[-1] - rounding)
     return float(
         gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
     )

@@ -7,9 +7,9 @@ import scipy.linalg
 
 from identity_matters.linear.target import NotApplicableError, Shifted
 
-# Entries of size s count as 0 up to this many d eps s,
-# where R should be symmetric or normal.
-_ROUNDINGS = 4
+# Entries of a d x d matrix of norm s count as 0 up to this many d eps s, where R should
+# be symmetric or normal.
+_ROUNDINGS = 8
 
 
 class Line(NamedTuple):
@@ -37,16 +37,22 @@ class InvariantPlane(NamedTuple):
 
 
 def invariant_spaces(R: Shifted) -> tuple[list[InvariantPlane], list[Line]]:
-    """The planes and lines of a normal R, the lines in increasing order."""
+    """The planes and lines of a normal R, the lines in increasing order.
+
+    Raises NotApplicableError unless the real Schur form of R is that of a normal matrix
+    up to rounding.
+    """
     M = R.matrix
     size = float(np.abs(M).max())
     if _is_rounding(M - M.T, size):
         eigenvalues, vectors = np.linalg.eigh((M + M.T) / 2)
         return [], [Line(*pair) for pair in zip(eigenvalues, vectors.T, strict=True)]
-    if not _is_rounding(M @ M.T - M.T @ M, len(M) * size**2):
-        raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
     T, S = scipy.linalg.schur(M, output="real")
     first = np.flatnonzero(np.diag(T, -1))
+    # Not M M^T - M^T M: where M = c I + N, that is of the order of N^2, and would pass
+    # an N of the order of sqrt(eps).
+    if not _is_rounding(_not_normal(T, first), size):
+        raise NotApplicableError("the optimum is known only for d = 2 and for normal R")
     single = np.setdiff1d(np.arange(len(T)), [first, first + 1])
     planes = [
         InvariantPlane(matrix=T[j : j + 2, j : j + 2], columns=S[:, j : j + 2])
@@ -55,6 +61,19 @@ def invariant_spaces(R: Shifted) -> tuple[list[InvariantPlane], list[Line]]:
     increasing = single[np.argsort(np.diag(T)[single])]
     lines = [Line(value=T[j, j], vector=S[:, j]) for j in increasing]
     return planes, lines
+
+
+def _not_normal(T: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The part of a real Schur form, f64[d, d], that is 0 for a normal matrix.
+
+    That is all above the diagonal, but for the blocks ``[[x, -y], [y, x]]`` that begin
+    at `first`.
+    """
+    part = np.triu(T, 1)
+    second = first + 1
+    part[first, second] += T[second, first]
+    part[first, first] = T[first, first] - T[second, second]
+    return part
 
 
 def nonreal_eigenvalue(plane: InvariantPlane) -> complex:

@@ -15,8 +15,9 @@ from identity_matters.linear.target import (
 
 # Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
-# A root is rejected if its l-th power misses R by more than this, relative in Frobenius
-# norm.
+# How far the l-th power of a root may miss R, relative in Frobenius norm: more than the
+# second is rejected, and up to the first no other way is tried.
+_GOOD_ERROR = 1e-13
 _LARGEST_ERROR = 1e-10
 
 
@@ -146,7 +147,8 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     """``R^{1/l} - I``, f64[d, d], the root with eigenvalues at angles below pi / l.
 
     It is computed from logarithms, because its errors count l times in the product. We
-    take the first of three ways whose power misses R by at most `_LARGEST_ERROR`.
+    take the first of three ways whose power misses R by at most `_GOOD_ERROR`, else the
+    best, which may miss R by `_LARGEST_ERROR`.
 
     Raises:
       NotApplicableError: a real eigenvalue is <= 0, or all three miss R by more.
@@ -160,6 +162,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             f" {on_axis[0].real:.6g}"
         )
     least_error = np.inf
+    best_layer = np.zeros_like(R)
     for compute_root in (
         functools.partial(_root_by_schur_vectors, R, depth),
         functools.partial(_root_by_eigenvectors, eigenvalues, V, depth),
@@ -170,13 +173,17 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             continue
         power = np.linalg.matrix_power(np.eye(len(R)) + layer, depth)
         error = float(np.linalg.norm(power - R) / np.linalg.norm(R))
-        if error <= _LARGEST_ERROR:
-            return layer
-        least_error = min(least_error, error)
-    raise NotApplicableError(
-        f"the principal root misses R by {least_error:.3g} relative, {_LARGEST_ERROR:g}"
-        " is allowed"
-    )
+        if error < least_error:
+            least_error = error
+            best_layer = layer
+        if error <= _GOOD_ERROR:
+            break
+    if least_error > _LARGEST_ERROR:
+        raise NotApplicableError(
+            f"the principal root misses R by {least_error:.3g} relative,"
+            f" {_LARGEST_ERROR:g} is allowed"
+        )
+    return best_layer
 
 
 def _layer_if_computed(

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
-from identity_matters.matrices import rotate_rows
+from identity_matters.matrices import determinant_sign, rotate_rows
 from identity_matters.random_matrices import (
     orthogonal,
     rotation,
@@ -80,7 +80,7 @@ def target(
 def _gaussian(rng: np.random.Generator, d: int, _strength: float) -> np.ndarray:
     """Gaussian entries; the sign of the first row makes the determinant positive."""
     R = rng.standard_normal((d, d))
-    R[0] *= np.linalg.slogdet(R)[0]
+    R[0] *= determinant_sign(R)
     K = np.linalg.svd(R, compute_uv=False)
     return R / np.sqrt(K[0] * K[-1])
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters import matrices
 from identity_matters.checks import check_whole, square_matrix
 
 # 3 gamma comes from computed singular values:
@@ -92,9 +93,9 @@ def check_target(R: ArrayLike) -> Target:
     if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
         got = f"got singular values {K[-1]:.3g} to {K[0]:.3g}"
         raise ValueError(f"R must be invertible, and within 1e-150 to 1e150, {got}")
-    sign, log_determinant = np.linalg.slogdet(R)
-    if sign < 0:
+    if matrices.determinant_sign(R) < 0:
         # The determinant itself may be outside the range of float64.
+        log_determinant = float(np.log(K).sum())
         shown = f"-exp({log_determinant:.6g})"
         if abs(log_determinant) < _LARGEST_SHOWN_LOG:
             shown = f"{-np.exp(log_determinant):.6g}"

@@ -3,6 +3,7 @@
 Also bad input, and an attack.
 """
 
+import fractions
 import functools
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 
 from identity_matters import random_matrices
 from identity_matters.linear import gradient_attacks, gradient_bound, model, random_ball
+from tests.growing_matrices import DIMENSION, growing
 
 
 def squared_gradient(A, R, Sigma):
@@ -139,6 +141,26 @@ def floor(R=((-1.0,),), Sigma=((1.0,),), depth=1, tau=0.5):
     return gradient_bound.squared_gradient_floor(R, Sigma, depth, tau)
 
 
+def test_rounding_of_the_least_singular_value_does_not_lift_the_floor():
+    """It is attained where A_1 and A_2 turn nothing and stretch the eigenvectors of R.
+
+    A stretch of 1 - tau leaves ``E = (1-tau)^2 + |lambda_2|`` in one direction, with
+    lambda_2, from det R in rational arithmetic, of the size of the rounding.
+    """
+    R = np.array(
+        [
+            [0.34084656311820033, 0.473993864442053],
+            [0.473993864442053, 0.6591534368817993],
+        ]
+    )
+    a, b, _, c = (fractions.Fraction(entry) for entry in R.ravel().tolist())
+    assert a * c < b * b
+    least = float((b * b - a * c) / (a + c))  # up to a relative error of eps
+    tau = 1 - 1e-9
+    attained = 8 * (1 - tau) ** 2 * ((1 - tau) ** 2 + least) ** 2
+    assert 0 < floor(R=R, Sigma=np.eye(2), depth=2, tau=tau) <= attained
+
+
 def test_no_floor_without_a_positive_definite_second_moment():
     reflection = np.diag([1.0, -1.0])
     assert floor(R=reflection, Sigma=np.diag([1.0, 0.0])) == 0
@@ -171,7 +193,12 @@ def test_no_floor_without_a_positive_definite_second_moment():
             "symmetric",
         ),
         (floor, {"tau": 1.0}, r"tau must lie in \[0, 1\), got 1.0"),
-        (floor, {"R": np.eye(1)}, "negative determinant, got det R of sign 1.0"),
+        (floor, {"R": np.eye(1)}, "negative determinant, got det R of sign 1"),
+        (
+            floor,
+            {"R": growing(0), "Sigma": np.eye(DIMENSION)},
+            "negative determinant, got det R of sign 1",
+        ),
         (floor, {"R": np.eye(2)}, "R and Sigma must be d x d"),
         (floor, {"R": -np.ones((1, 1)) * np.nan}, "R must be finite"),
         (

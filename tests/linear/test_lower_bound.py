@@ -7,9 +7,7 @@ import pytest
 
 from identity_matters import matrices
 from identity_matters.linear import model
-from identity_matters.linear.factorization import (
-    factorize,
-)
+from identity_matters.linear.factorization import factorize, relative_product_error
 from identity_matters.linear.lower_bound import (
     _largest,
     _negated_bound_and_gradient,
@@ -128,6 +126,16 @@ def test_near_the_identity_the_bound_keeps_its_relative_accuracy():
             layers * 0.8 < norm_lower_bound(R, 8) <= layers * (1 + 1e-12 + 1e-14 / size)
         )
     assert norm_lower_bound(np.eye(4), 8) == 0.0
+
+
+def test_near_a_multiple_of_the_identity_no_layers_are_below_the_bound():
+    """R = -I + 1e-7 N is not normal, but ``R R^T - R^T R`` is of the order of eps."""
+    N = np.array([[1, 1, -1, 1], [0, 0, -1, 0], [-1, 1, 1, 1], [-1, 0, -1, 0]])
+    R = -np.eye(4) + 1e-7 * N
+    A = factorize(R, 7, "polar")
+    assert relative_product_error(A, R) < 1e-13
+    attained = np.linalg.norm(A, 2, axis=(1, 2)).max()
+    assert norm_lower_bound(R, 7) <= attained * (1 + 1e-12)
 
 
 def test_no_part_of_the_search_makes_a_claim_without_a_number():
