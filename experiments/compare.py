@@ -2,10 +2,16 @@
 
 Command: make compare
 
-The exit code is 1 if a run contradicts the committed reference (or its claim, if there
-is no reference and the run is at paper scale), if a run cannot be read, or if there are
-runs but none is finished. "undecided" and "not comparable" contradict nothing. `make
-report` has all measured values.
+The exit code is 1 if a run contradicts the committed reference, if a run cannot be
+read, or if there are runs but none is finished. A run contradicts the reference
+
+* if the reference has another verdict for the same variant at the same scale;
+* if it is a counterexample, at any scale, to a claim of which the reference has none;
+* if the reference decides nothing about the variant, and the run, at the paper's scale,
+  did not reproduce its claim, or seeds of it disagree.
+
+"undecided" and "not comparable" contradict nothing. `make report` has all measured
+values.
 """
 
 import collections

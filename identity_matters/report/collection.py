@@ -237,8 +237,12 @@ def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
     A group is compared with the reference's group of the same name and scale. What both
     say is not listed, even if it refutes the claim. Without a verdict of the reference,
     a group must refute the claim itself, which only runs at the paper's scale can.
+
+    A counterexample is one at any scale, and whatever it is compared with: it is listed
+    unless the reference has a counterexample to the same claim.
     """
     in_reference = {(group.name, group.scale): group for group in reference}
+    refuted_claims = {group.claim for group in reference if _has_counterexample(group)}
     lines = []
     for group in yours:
         expected = in_reference.get((group.name, group.scale))
@@ -249,9 +253,15 @@ def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
         line = f"{group.name} ({title}): {group.verdict}"
         if expected and expected_verdicts:
             lines.append(f"{line}; the reference: {expected.verdict}")
+        elif _has_counterexample(group) and group.claim not in refuted_claims:
+            lines.append(f"{line}; the reference has no counterexample to this claim")
         elif group.scale == "paper" and _refutes(group):
             lines.append(line)
     return lines
+
+
+def _has_counterexample(group: Group) -> bool:
+    return "counterexample" in group.decided
 
 
 def _refutes(group: Group) -> bool:

@@ -161,18 +161,71 @@ def test_reduced_runs_give_way_to_those_at_paper_scale(tmp_path):
         "count": 0,
     },
     {"scale": "paper", "yours": "not reproduced", "reference": "undecided", "count": 1},
+    {"scale": "paper", "yours": "counterexample", "reference": None, "count": 1},
+    {"scale": "reduced", "yours": "counterexample", "reference": None, "count": 1},
+    {
+        "scale": "reduced",
+        "yours": "counterexample",
+        "reference": "undecided",
+        "count": 1,
+    },
+    {
+        "scale": "paper",
+        "yours": "counterexample",
+        "reference": "counterexample",
+        "count": 0,
+    },
+    {"scale": "paper", "yours": "holds", "reference": None, "count": 0},
 )
 def test_contradictions(tmp_path, scale, yours, reference, count):
-    def group(verdict):
-        summary = {"scale": scale, "verdict": verdict, "claim": "theorem-2-1"}
-        names = {"experiment": "toy", "variant": "plain", "seed": 0}
-        run = runs.Run(tmp_path, {}, {}, {**summary, **names}, [])
-        return [collection.Group((run,))]
+    ours = [group_of(tmp_path, "plain", yours, scale=scale)]
+    references = []
+    if reference:
+        references = [group_of(tmp_path, "plain", reference, scale=scale)]
+    assert len(collection.contradictions(ours, references)) == count
 
-    said = collection.contradictions(
-        group(yours), group(reference) if reference else []
+
+def group_of(path, variant, *verdicts, scale="paper", claim="theorem-2-1"):
+    """A group with a seed for each verdict."""
+    seeds = []
+    for seed, verdict in enumerate(verdicts):
+        summary = {
+            "experiment": "toy",
+            "variant": variant,
+            "seed": seed,
+            "scale": scale,
+            "claim": claim,
+            "verdict": verdict,
+        }
+        seeds.append(runs.Run(path, {}, {}, summary, []))
+    return collection.Group(tuple(seeds))
+
+
+@by_name(
+    # The claim is proved: every run of the reference only tried to refute it.
+    {"verdicts": ("holds",), "claim": "theorem-2-1", "count": 1},
+    # One seed of another variant has refuted the claim.
+    {"verdicts": ("holds", "counterexample"), "claim": "theorem-2-1", "count": 0},
+    {"verdicts": ("counterexample",), "claim": "theorem-2-2", "count": 1},
+)
+def test_a_counterexample_is_new_unless_the_reference_has_one_to_the_claim(
+    tmp_path, verdicts, claim, count
+):
+    reference = [group_of(tmp_path, "known", *verdicts, claim=claim)]
+    for scale in ("paper", "reduced"):
+        ours = [group_of(tmp_path, "new", "counterexample", scale=scale)]
+        assert len(collection.contradictions(ours, reference)) == count
+
+
+def test_one_seed_with_a_counterexample_contradicts_a_reference_that_is_undecided(
+    tmp_path,
+):
+    ours = [group_of(tmp_path, "plain", "holds", "counterexample", scale="reduced")]
+    reference = [group_of(tmp_path, "plain", "undecided", scale="reduced")]
+    (line,) = collection.contradictions(ours, reference)
+    assert line.endswith(
+        "of 2 seeds; the reference has no counterexample to this claim"
     )
-    assert len(said) == count
 
 
 @by_name(
