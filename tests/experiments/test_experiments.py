@@ -178,3 +178,36 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1
     assert "contradiction: toy/plain (Theorem 2.1): not reproduced" in bad.stdout
+
+
+# The command in a repository that has been moved to the first argument.
+REPORT_IN_REPOSITORY = """
+import pathlib
+import runpy
+import sys
+
+from identity_matters import code_version
+
+code_version.REPOSITORY = pathlib.Path(sys.argv.pop(1)).resolve()
+runpy.run_module("experiments.report", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_the_readme_follows_the_reference_of_its_own_repository_alone(tmp_path):
+    readme = tmp_path / "README.md"
+    committed = (forked.ROOT / "README.md").read_text()
+    readme.write_text(committed)
+    write_run(tmp_path / "results" / "reference")
+    options = ("--reference_only", "--reference_dir=results/reference")
+    elsewhere = tmp_path / "elsewhere"
+
+    def report(repository):
+        return forked.run_code(REPORT_IN_REPOSITORY, tmp_path, repository, *options)
+
+    other = report(elsewhere)
+    assert readme.read_text() == committed
+    assert "no README is changed: results/reference is not" in other.stdout
+    assert (tmp_path / "results" / "report.html").is_file()
+    own = report(tmp_path)
+    assert readme.read_text() != committed
+    assert own.stdout.splitlines()[-1] == str(readme)
