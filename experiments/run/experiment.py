@@ -17,7 +17,7 @@ from typing import Any
 import ml_collections
 
 from experiments.run.settings import check_settings, require_between
-from experiments.run.verdicts import total, where
+from experiments.run.verdicts import seconds_with_compiling, total, where
 from identity_matters import runs
 
 # The kind of a training's last record; a training that has one is finished.
@@ -177,6 +177,12 @@ class DeviceExperiment(Experiment):
         return where(records, kind=RESULT)
 
     def phase_seconds(self, records: list[dict]) -> dict[str, float]:
+        """Seconds by phase over all trials, also those of interrupted processes.
+
+        "other" is what the finished trials took beyond their logged steps and
+        evaluations: drawing the initial state, saving checkpoints, what came after the
+        last record of a training that diverged.
+        """
         logged = [
             record for record in records if record["kind"] in ("train", "evaluation")
         ]
@@ -187,6 +193,7 @@ class DeviceExperiment(Experiment):
                 "compile": total(logged, "compile_seconds"),
                 "train": total(where(logged, kind="train"), "seconds"),
                 "evaluate": total(where(logged, kind="evaluation"), "seconds"),
+                "other": _seconds_beyond(logged, self.results(records)),
             }
         )
 
@@ -216,6 +223,19 @@ class TrainingExperiment(DeviceExperiment):
 
     def check_signs(self, settings: dict) -> None:
         """Leaves signs to the code that trains: 0 often stands for a default."""
+
+
+def _seconds_beyond(logged: list[dict], results: list[dict]) -> float:
+    """The seconds of the trials with these results that no logged record has.
+
+    In older runs the seconds of a resumed trial are those since it was last resumed.
+    They may be fewer than the logged ones; then nothing is known of the others.
+    """
+    beyond = 0.0
+    for result in results:
+        logged_of_trial = where(logged, cell=result["cell"])
+        beyond += max(0.0, result["seconds"] - seconds_with_compiling(logged_of_trial))
+    return beyond
 
 
 def _with_total(phases: dict[str, float]) -> dict[str, float]:

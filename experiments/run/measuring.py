@@ -101,10 +101,11 @@ def _measure_one(
     with logs.trial(index, count) if logs else contextlib.nullcontext() as log:
         measured = experiment.measure_trial(trial, built, key, log)
     wall_seconds = time.perf_counter() - started
-    # A resumed training already counts the time of earlier processes.
+    earlier_seconds = log.earlier_seconds if log else 0.0
+    # A resumed training already counts the compiling of earlier processes.
     added = {
         "compile_seconds": compiling[_COMPILE_EVENT],
-        "seconds": wall_seconds,
+        "seconds": earlier_seconds + wall_seconds,
     }
     for name in added.keys() & measured.keys():
         del added[name]

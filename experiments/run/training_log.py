@@ -11,7 +11,7 @@ from etils import epath
 from experiments.run.endings import RESUMES
 from experiments.run.experiment import RESULT
 from experiments.run.signals import Stop
-from experiments.run.verdicts import where
+from experiments.run.verdicts import seconds_with_compiling, where
 from identity_matters import runs
 from identity_matters.train import multihost
 from identity_matters.train.progress import Progress
@@ -107,6 +107,8 @@ class TrainingLog:
       events: those of TensorBoard, if they are wanted.
       checkpoint_dir: where the checkpoints of this training are kept.
       profile_dir: where a trace of some steps goes; none if empty.
+    Attributes:
+      earlier_seconds: of the records of earlier processes that this one goes on from.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class TrainingLog:
     ):
         self.checkpoint_dir = checkpoint_dir
         self.profile_dir = profile_dir
+        self.earlier_seconds = 0.0
         self._index = index
         self._run_dir = run_dir
         self._stop = stop
@@ -155,8 +158,12 @@ class TrainingLog:
         return where(self._run_dir.records, kind=RESULT)
 
     def rewind(self, count: int) -> None:
-        """Drops all records of this training but the first `count`."""
+        """Drops all records of this training but the first `count`.
+
+        A training does so once, before it writes a record.
+        """
         self._run_dir.rewind(self._first_record + count)
+        self.earlier_seconds = seconds_with_compiling(self.records)
 
     def stop_requested(self) -> bool:
         """Whether SIGTERM or Ctrl-C has come.

@@ -34,6 +34,11 @@ def total(records: list[dict], name: str):
     return sum(record[name] for record in records)
 
 
+def seconds_with_compiling(records: list[dict]) -> float:
+    """The wall time of records of trainings, whose "seconds" are without compiling."""
+    return total(records, "seconds") + total(records, "compile_seconds")
+
+
 def largest(records: list[dict], name: str, default=None):
     """The largest value of one field; `default` without records."""
     return max((record[name] for record in records), default=default)
