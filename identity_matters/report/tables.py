@@ -187,8 +187,9 @@ def metrics_table(columns: dict[str, Group]) -> Iterator[Row]:
     metrics: dict[str, None] = {}  # their names, in the order of the records
     published: dict[str, float] = {}
     for group in columns.values():
-        published |= group.first.summary["paper"]
         for run in group.runs:
+            # A run that diverged has none.
+            published |= run.summary["paper"]
             metrics |= dict.fromkeys(run.summary["metrics"])
     for metric in metrics:
         quoted = mean_sd([published[metric]]) if metric in published else ""

@@ -323,6 +323,17 @@ def test_bars_and_markup_of_a_run_do_not_break_a_table():
     assert lines[2:] == ["| `a\\|b` c |", "| &lt;!--\\*\\[x\\](y)\\` |"]
 
 
+def test_the_papers_values_are_there_if_the_least_seed_diverged(tmp_path):
+    metrics = {"diverged_after_step": 300}
+    write_run(tmp_path, 0, status="diverged", metrics=metrics, paper={})
+    write_run(tmp_path, 1)
+    (group,) = groups_of(tmp_path)
+    quoted = {
+        row["metric"]: row["paper"] for row in tables.metrics_table({"ours": group})
+    }
+    assert quoted == {"diverged_after_step": "", "norm": "1.25", "cells": ""}
+
+
 def test_table_2_says_that_a_training_diverged(tmp_path):
     net = "cifar100/all_conv_residual"
     metrics = {"diverged_after_step": 300}
