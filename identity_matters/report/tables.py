@@ -25,6 +25,7 @@ from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 from identity_matters.runs import Run
 
 _DIVERGED = "diverged"  # in place of an error, if every run of a row diverged
+_TRAINED_BY = ("cifar", "imagenet")  # the experiments that train the nets of Table 2
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
 
@@ -89,7 +90,11 @@ def claims_table(
 
 def table_2(groups: list[Group]) -> Iterator[Row]:
     """Published top-1 errors beside ours at paper scale, of a variant's last group."""
-    ours = {group.first.variant: group for group in groups if group.scale == "paper"}
+    ours = {
+        group.first.variant: group
+        for group in groups
+        if group.first.experiment in _TRAINED_BY and group.scale == "paper"
+    }
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
             variant = f"{dataset}/{paper.REPORT['nets'][method]}"

@@ -6,9 +6,17 @@ from identity_matters.report import (
 )
 
 
-def write_run(root, seed=0, scale="paper", status="done", variant="plain", **changes):
+def write_run(
+    root,
+    seed=0,
+    scale="paper",
+    status="done",
+    variant="plain",
+    experiment="toy",
+    **changes,
+):
     run = runs.RunDir.create(
-        root, experiment="toy", variant=variant, seed=seed, config={}, scale=scale
+        root, experiment=experiment, variant=variant, seed=seed, config={}, scale=scale
     )
     run.append({"cell": 0, "depth": 2, "norm": 0.5 + seed})
     fields = {"claim": "theorem-2-1", "verdict": "reproduced", "paper": {"norm": 1.25}}
