@@ -125,7 +125,11 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
 
 
 def reduced_cifar(groups: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2; malformed records leave the share empty."""
+    """Reduced CIFAR runs beside Table 2.
+
+    Malformed records leave the share of operations empty, as does a group of which all
+    runs diverged.
+    """
     for group in groups:
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)
@@ -133,7 +137,11 @@ def reduced_cifar(groups: list[Group]) -> Iterator[Row]:
             operations_percent = ""
             with contextlib.suppress(*MALFORMED):
                 operations_percent = in_words(
-                    [_operations_percent(run) for run in group.runs]
+                    [
+                        _operations_percent(run)
+                        for run in group.runs
+                        if run.status == "done"
+                    ]
                 )
             yield {
                 "net": net,

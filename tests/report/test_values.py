@@ -383,3 +383,17 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
     (row,) = tables.reduced_cifar([collection.Group((bad,))])
     assert row[SHARE] == ""
+
+
+def test_the_share_of_operations_is_that_of_the_seeds_that_did_not_diverge():
+    done = runs.read_run(REFERENCE / "cifar" / "cifar10" / "small" / "seed=0")
+    metrics = {"diverged_after_step": 300}
+    summary = {**done.summary, "status": "diverged", "metrics": metrics}
+    train = [record for record in done.records if record["kind"] == "train"]
+    diverged = dataclasses.replace(done, summary=summary, records=train)
+    (row,) = tables.reduced_cifar([collection.Group((diverged, done))])
+    assert row[SHARE] == "1.5"
+    assert row["ours, last step (%)"] == "10.64 (n = 1)"
+    assert row["n"] == "2"
+    (row,) = tables.reduced_cifar([collection.Group((diverged,))])
+    assert (row[SHARE], row["ours, last step (%)"]) == ("", "diverged")
