@@ -32,7 +32,12 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     canvas = drawing.Canvas()
     points = []
     for variant in ("cifar100/small", "digits/all_conv_residual"):
-        summary = {"experiment": "cifar", "variant": variant, "seed": 0}
+        summary = {
+            "experiment": "cifar",
+            "variant": variant,
+            "seed": 0,
+            "status": "done",
+        }
         points += registry.points_of(figure_1, runs.Run(ROOT, {}, {}, summary, records))
     figure_1.draw(points, canvas)
     drawn = {
@@ -209,6 +214,105 @@ def test_a_draw_that_stops_before_the_last_update_has_diverged():
 
     assert ends(0, 1, 2) == ["*", "o", "x"]
     assert ends(0, 1) == ["*", "o"]
+
+
+def ablation(seed, losses):
+    """A run of ablations; `losses` has those of each net, fewer than 3 if it diverged.
+
+    The training error is ten times the loss.
+    """
+    records = []
+    for cell, (net, of_net) in enumerate(losses.items()):
+        for place, loss in enumerate(of_net, start=1):
+            at_step = {"cell": cell, "step": 100 * place}
+            percent = 10 * loss
+            train = {"kind": "train", "loss": loss, "error_percent": percent}
+            records.append(at_step | train)
+            evaluation = {"kind": "evaluation", "test_error_percent": percent}
+            records.append(at_step | evaluation)
+        result = {
+            "kind": "result",
+            "cell": cell,
+            "net": net,
+            "model": {"blocks_per_stage": [1]},
+            "train": {"steps_per_log": 100},
+            "diverged": len(of_net) < 3,
+        }
+        records.append(result)
+    summary = {
+        "experiment": "ablations",
+        "variant": "toy/projection",
+        "seed": seed,
+        "status": "done",
+    }
+    return runs.Run(ROOT, {}, {}, summary, records)
+
+
+def drawn(name, *read):
+    """The canvas with the figure of this name, drawn of these runs."""
+    (figure,) = (figure for figure in figures.FIGURES if figure.name == name)
+    canvas = drawing.Canvas()
+    figure.draw(
+        [row for run in read for row in registry.points_of(figure, run)], canvas
+    )
+    return canvas
+
+
+def lines_of(axes, label):
+    """The points of each line of this label."""
+    lines = [line for line in axes.lines if line.get_label() == label]
+    return [line.get_xydata().tolist() for line in lines]
+
+
+def test_one_seed_that_diverges_is_marked_and_leaves_no_median_of_the_others():
+    first = ablation(0, {"fixed": [3.0, 2.0, 1.0], "trained": [2.0, 2.0, 2.0]})
+    second = ablation(1, {"fixed": [3.0, 9.0], "trained": [4.0, 4.0, 4.0]})
+    above, below = drawn("ablations_projection", first, second).axes
+    assert lines_of(above, "trained") == [[[100, 3], [200, 3], [300, 3]]]
+    assert lines_of(above, "fixed") == [
+        [[100, 3], [200, 2], [300, 1]],
+        [[100, 3], [200, 9]],
+    ]
+    assert lines_of(below, "fixed") == [
+        [[100, 30], [200, 20], [300, 10]],
+        [[100, 30], [200, 90]],
+    ]
+    assert [(text.get_text(), text.xy) for text in above.texts] == [
+        (" diverges", (200, 9))
+    ]
+    assert above.get_ylim()[1] == 9
+
+
+def test_nets_that_all_diverge_are_all_marked():
+    run = ablation(0, {"fixed": [3.0, 4.0], "trained": [2.0, 20.0]})
+    above, _ = drawn("ablations_projection", run).axes
+    assert [text.xy for text in above.texts] == [(200, 4), (200, 10)]
+    assert above.get_ylim()[1] == 10
+
+
+def test_figure_1_has_a_curve_for_each_seed_if_one_diverges():
+    def cifar(seed, status, errors):
+        records = [
+            {"kind": "train", "step": 100 * place, "error_percent": error}
+            for place, error in enumerate(errors, start=1)
+        ]
+        summary = {
+            "experiment": "cifar",
+            "variant": "cifar10/small",
+            "seed": seed,
+            "status": status,
+        }
+        return runs.Run(ROOT, {}, {}, summary, records)
+
+    done = cifar(0, "done", [60.0, 50.0, 40.0])
+    diverged = cifar(1, "diverged", [80.0])
+    (axes,) = drawn("cifar_convergence", done, diverged).axes
+    assert lines_of(axes, "training batches") == [
+        [[100, 60], [200, 50], [300, 40]],
+        [[100, 80]],
+    ]
+    marked = [text for text in axes.texts if text.get_text() == " diverges"]
+    assert [text.xy for text in marked] == [(100, 80)]
 
 
 def comparison(variant, arms, seed=0):

@@ -7,7 +7,8 @@ from typing import Any
 from identity_matters.report.figures.drawing import (
     Canvas,
     Points,
-    curves,
+    curve_to_its_end,
+    ends_of_diverged,
     legend_below,
     series,
     split,
@@ -33,6 +34,7 @@ def ablation_points(question: str, run: Run) -> Iterator[dict]:
             "net": result["net"].replace("_", " "),
             "convolutions": 1 + 2 * sum(result["model"]["blocks_per_stage"]),
             "step": record["step"],
+            "diverged": result["diverged"],
         }
         if record["kind"] == "evaluation":
             yield {**row, "test_error_percent": record["test_error_percent"]}
@@ -57,8 +59,10 @@ def draw_ablation(points: Points, canvas: Canvas) -> None:
         losses = with_column(shown, "loss")
         evaluated = with_column(shown, "test_error_percent")
         # Both panels have the marks that the legend shows.
-        curves(above, series(losses, "net", nets), "step", "loss", markevery=0.15)
-        curves(below, series(evaluated, "net", nets), "step", "test_error_percent")
+        for looks, rows in series(losses, "net", nets):
+            curve_to_its_end(above, rows, "step", "loss", markevery=0.15, **looks)
+        for looks, rows in series(evaluated, "net", nets):
+            curve_to_its_end(below, rows, "step", "test_error_percent", **looks)
         _mark_divergence(above, losses)
         below.set(xlabel="steps", ylim=(0, 100))
     grid[0, 0].set_ylabel("training loss")
@@ -67,15 +71,16 @@ def draw_ablation(points: Points, canvas: Canvas) -> None:
 
 
 def _mark_divergence(axes: Any, losses: Points) -> None:
-    """Writes "diverges" where a curve ends early, and cuts the axis there."""
-    last_step = max(point["step"] for point in losses)
-    for rows in split(losses, "net").values():
-        end = max(rows, key=lambda row: row["step"])
-        if end["step"] < last_step:
-            axes.set_ylim(top=min(end["loss"], _LARGEST_LOSS))
-            axes.annotate(
-                " diverges", (end["step"], min(end["loss"], _LARGEST_LOSS)), va="top"
-            )
+    """Writes "diverges" where the curve of a seed ends early, and cuts the axis there.
+
+    Of several such ends the highest decides.
+    """
+    ends = ends_of_diverged(losses, "net", "step")
+    heights = [min(end["loss"], _LARGEST_LOSS) for end in ends]
+    for end, height in zip(ends, heights, strict=True):
+        axes.annotate(" diverges", (end["step"], height), va="top")
+    if heights:
+        axes.set_ylim(top=max(heights))
 
 
 def _declare(question: str) -> None:

@@ -8,7 +8,9 @@ from identity_matters.report.figures.drawing import (
     OWN,
     Canvas,
     Points,
+    curve_to_its_end,
     curves,
+    ends_of_diverged,
     panels,
     series,
 )
@@ -24,7 +26,8 @@ _LABELS = {"train": "training batches", "evaluation": "test"}
 def convergence_points(run: Run) -> Iterator[dict]:
     """One row for each logged step of training, and one for each evaluation."""
     for kind, error in _ERRORS.items():
-        yield from rows_of(of_kind(run, kind), f"kind step error_percent={error}")
+        for row in rows_of(of_kind(run, kind), f"kind step error_percent={error}"):
+            yield {**row, "diverged": run.status == "diverged"}
 
 
 @figure("cifar", "convergence", convergence_points)
@@ -32,15 +35,20 @@ def draw_convergence(points: Points, canvas: Canvas) -> None:
     """Errors over the steps of each variant, beside what the paper reports."""
     for axes, in_panel in panels(canvas, points, "variant", columns=2, legend=2):
         axes.set(xlabel="steps", ylabel="error (percent)")
-        curves(
-            axes,
-            series(in_panel, "kind", _LABELS),
-            "step",
-            "error_percent",
-            line=OWN,
-            mark=None,
-            linewidth=1,
-        )
+        for looks, rows in series(in_panel, "kind", _LABELS):
+            curve_to_its_end(
+                axes,
+                rows,
+                "step",
+                "error_percent",
+                line=OWN,
+                mark=None,
+                linewidth=1,
+                **looks,
+            )
+        training = [row for row in in_panel if row["kind"] == "train"]
+        for end in ends_of_diverged(training, "kind", "step"):
+            axes.annotate(" diverges", (end["step"], end["error_percent"]), fontsize=8)
         if max(row["step"] for row in in_panel) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)

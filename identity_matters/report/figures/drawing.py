@@ -215,6 +215,33 @@ def curves(axes: Any, parts: Series, x: str, y: str, **options: Any) -> None:
         curve(axes, points, x, y, **looks | options)
 
 
+def curve_to_its_end(axes: Any, points: Points, x: str, y: str, **options: Any) -> None:
+    """A `curve` with these options; one for each seed if they end at different places.
+
+    The median of the seeds that are left would jump where one of them ends.
+    """
+    by_seed = list(split(points, "seed").values())
+    ends = {max(point[x] for point in of_seed) for of_seed in by_seed}
+    for part in by_seed if len(ends) > 1 else [points]:
+        curve(axes, part, x, y, **options)
+
+
+def ends_of_diverged(points: Points, names: str, x: str) -> Points:
+    """The last point of each training that diverged.
+
+    Args:
+      points: of trainings; the column "diverged" says which of them did.
+      names: the columns, separated by spaces, that tell trainings apart, without the
+        seed.
+      x: the column in which the last point has the largest value.
+    """
+    diverged = [point for point in points if point["diverged"]]
+    return [
+        max(of_training, key=operator.itemgetter(x))
+        for of_training in split(diverged, f"{names} seed").values()
+    ]
+
+
 def scatter(
     axes: Any,
     points: Points,
