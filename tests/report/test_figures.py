@@ -157,6 +157,7 @@ def test_a_figure_says_what_its_medians_are_of():
     three = [(0, 1.0), (1, 2.0), (2, 3.0)]
     assert "median of 3 seeds;" in note(three)
     assert "median of 2 to 3 seeds;" in note(three, three[:2])
+    assert "median of 1 to 3 seeds;" in note(three, three[:1])
     assert "median of 6 values from 3 seeds;" in note(2 * three)
     assert "median of 2 values;" in note([(0, 1.0), (0, 2.0)])
 

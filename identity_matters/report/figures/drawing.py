@@ -31,7 +31,8 @@ class Canvas(matplotlib.figure.Figure):
     """A Matplotlib figure that knows how many values its medians are of.
 
     Attributes:
-      medians: (number of values, number of seeds) of the medians that `curve` drew.
+      medians: (number of values, number of seeds) at the places of the curves that
+        `curve` drew, without curves of one value at every place.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -171,9 +172,12 @@ def curve(
     if not with_value:
         return
     at_place = split(with_value, x)
-    for same_place in at_place.values():
-        seeds = {point.get("seed") for point in same_place}
-        axes.figure.medians.add((len(same_place), len(seeds)))
+    counts = {
+        (len(same_place), len({point.get("seed") for point in same_place}))
+        for same_place in at_place.values()
+    }
+    if any(values > 1 for values, _ in counts):
+        axes.figure.medians |= counts
     places = sorted(at_place)
     heights = [[max(point[y], floor) for point in at_place[place]] for place in places]
     medians = [statistics.median(values) for values in heights]
@@ -272,14 +276,13 @@ def finish(canvas: Canvas) -> None:
 
 def _median_note(medians: set[tuple[int, int]]) -> str:
     """What the lines, marks, bands and bars of a figure are, or "" without medians."""
-    several = {(values, seeds) for values, seeds in medians if values > 1}
-    if not several:
+    if not medians:
         return ""
-    most_seeds = max(seeds for _, seeds in several)
-    if all(values == seeds for values, seeds in several):
-        of = _from_to([seeds for _, seeds in several]) + " seeds"
+    most_seeds = max(seeds for _, seeds in medians)
+    if all(values == seeds for values, seeds in medians):
+        of = _from_to([seeds for _, seeds in medians]) + " seeds"
     else:
-        of = _from_to([values for values, _ in several]) + " values"
+        of = _from_to([values for values, _ in medians]) + " values"
         if most_seeds > 1:
             of += f" from {most_seeds} seeds"
     return f"lines and marks: median of {of}; bands and bars: their range"
