@@ -316,6 +316,35 @@ def test_figure_1_has_a_curve_for_each_seed_if_one_diverges():
     assert [text.xy for text in marked] == [(100, 80)]
 
 
+def test_the_bars_of_stored_numbers_are_medians_over_the_seeds():
+    def retrieval(seed, words):
+        record = {
+            "kind": "retrieval",
+            "dataset": "digits",
+            "examples": 26,
+            "features": 4,
+            "num_classes": 10,
+            "counting_lower_bound": 5.0,
+            "input_map": "dense",
+            "input_map_numbers": 6,
+            "word_numbers": words,
+            "numbers": 100 + words,
+        }
+        summary = {"experiment": "memorize", "variant": "toy", "seed": seed}
+        return runs.Run(ROOT, {}, {}, summary, [record])
+
+    read = [retrieval(seed, words) for seed, words in enumerate((30, 50, 10))]
+    (axes,) = drawn("memorize_floor", *read).axes
+    widths = {
+        container.get_label(): [bar.get_width() for bar in container]
+        for container in axes.containers
+    }
+    # From the bottom: the table, 13 labels a word, one hidden layer. The 26 labels are
+    # 2 groups of 3 numbers, or 52 numbers in one hidden layer.
+    assert widths["input map"] == [6, 4, 4]
+    assert widths["numbers that hold labels"] == [30, 6, 52]
+
+
 def comparison(variant, arms, seed=0):
     """A run of comparisons; `arms` has (rate, test error or None if it diverged)."""
     metrics = {}

@@ -1,6 +1,7 @@
 """Figures of experiments/memorize.py: what it takes to memorise n labels."""
 
 import math
+import statistics
 from collections.abc import Iterator
 
 from identity_matters.report.figures.drawing import (
@@ -306,14 +307,16 @@ def _retrieval(record: dict) -> dict:
 
 @figure("memorize", "floor", floor_points)
 def draw_floor(points: Points, canvas: Canvas) -> None:
-    """A bar for each network, from the parts of its stored numbers."""
+    """A bar for each network, of the median over the seeds of each of its parts."""
     for axes, in_panel in panels(canvas, points, "dataset", _TITLES, legend=2):
         names = list(dict.fromkeys(point["network"] for point in in_panel))[::-1]
-        # Seeds differ by a few words; the last one is drawn.
-        by_name = {point["network"]: point for point in in_panel}
+        by_name = split(in_panel, "network")
         left = [0.0] * len(names)
         for part, (label, colour, hatch) in _PARTS.items():
-            sizes = [by_name[name][part] for name in names]
+            sizes = [
+                statistics.median(point[part] for point in by_name[name])
+                for name in names
+            ]
             axes.barh(
                 names,
                 sizes,
