@@ -13,8 +13,8 @@ Command: python -m experiments.convergence --config=:inside
 Hardware and time: 2 CPU cores, 15 to 25 s per variant. float64.
 Expected: no certified problem fails, and descent still converges far beyond the
 certificate. Predicted and measured updates agree to a few percent. With noise 0.01, a
-negative target takes about 400 updates at 2 layers and 300,000 at 6; a positive one
-takes 110 to 190 at every depth.
+negative target is predicted to take about 400 updates at 2 layers and 300,000 at 6; a
+positive one is predicted to take 110 to 190 at every depth.
 """
 
 import math
@@ -111,8 +111,8 @@ def _inside(settings: dict, records: list[dict]) -> run.Verdict:
 def _escape(settings: dict, records: list[dict]) -> run.Verdict:
     """The predicted times are as measured up to a factor, and no start stays.
 
-    The metrics "median_updates_..." are medians of what is predicted, also for starts
-    that are not run because they would need too many updates.
+    The metrics "median_predicted_updates_..." are also of starts that are not run
+    because they would need too many updates.
     """
     by_noise = [
         {**record, **entry} for record in records for entry in record["by_noise"]
@@ -129,13 +129,13 @@ def _escape(settings: dict, records: list[dict]) -> run.Verdict:
         "not_reached": total(by_noise, "not_reached"),
         "least_predicted_over_measured": least_ratio,
         "largest_predicted_over_measured": largest_ratio,
-        "median_updates_negative_shallowest": _median_updates(
+        "median_predicted_updates_negative_shallowest": _median_predicted_updates(
             quietest, shallowest, negative=True
         ),
-        "median_updates_negative_deepest": _median_updates(
+        "median_predicted_updates_negative_deepest": _median_predicted_updates(
             quietest, deepest, negative=True
         ),
-        "median_updates_positive_deepest": _median_updates(
+        "median_predicted_updates_positive_deepest": _median_predicted_updates(
             quietest, deepest, negative=False
         ),
     }
@@ -145,7 +145,9 @@ def _escape(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict("time-to-escape", metrics, verdict)
 
 
-def _median_updates(records: list[dict], depth: int, *, negative: bool) -> float:
+def _median_predicted_updates(
+    records: list[dict], depth: int, *, negative: bool
+) -> float:
     """The median of the predicted updates over scalar targets of one sign."""
     scalar = [
         record
