@@ -173,3 +173,37 @@ def theorem_3_2_width(examples: int, rho: float) -> int:
     """
     constant = NUMBERS["memorize_width_constant"].value
     return math.ceil(constant * math.log(examples) / rho**2)
+
+
+class FewNumbers(NamedTuple):
+    """How many numbers the network of (E11) in docs/theory/memorize.md stores.
+
+    Attributes:
+      input_map: d.
+      groups: (k - 3) ceil(n / m).
+      shared: r^2 + (k + 3) r + c_k, which does not grow with n.
+    """
+
+    input_map: int
+    groups: int
+    shared: int
+
+
+def few_numbers(
+    *, examples: int, features: int, num_classes: int, group_points: int, width: int = 6
+) -> FewNumbers:
+    """(E11), for n examples of d features with r labels, in groups of m points.
+
+    Args:
+      examples: n.
+      features: d.
+      num_classes: r.
+      group_points: m.
+      width: k, at least 6.
+    """
+    constant = 1121 if width == 6 else 30 * width**2 + 18 * width + 13
+    return FewNumbers(
+        input_map=features,
+        groups=(width - 3) * math.ceil(examples / group_points),
+        shared=num_classes**2 + (width + 3) * num_classes + constant,
+    )

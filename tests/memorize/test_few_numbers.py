@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.measurements.memorize_points import distinct_whole_points
+from identity_matters import paper
 from identity_matters.flops import count_parameters
 from identity_matters.memorize import (
     few_numbers,
@@ -201,10 +202,26 @@ def test_fewer_numbers_than_examples_all_of_them_counted(width):
     output = 12 * k + 10 * 12 + 12
     shared = 20 + k + blocks * (2 * k**2 + k) + repeats + output
     assert count_parameters(network) == shared + (k - 3) * -(-n // 12) < n
-    # E11 of docs/theory/memorize.md, for d = 20 and r = 10.
-    constant = 1121 if k == 6 else 30 * k**2 + 18 * k + 13
-    assert shared == 20 + 10**2 + (k + 3) * 10 + constant
+    stated = paper.few_numbers(
+        examples=n, features=20, num_classes=10, group_points=12, width=k
+    )
+    assert stated.input_map + stated.shared == shared
+    assert sum(stated) == count_parameters(network)
     assert verify(network, x, y, run=few_numbers.forward).errors == 0
+
+
+def test_the_claim_states_the_numbers_of_e11():
+    claim = paper.CLAIMS["few-numbers"]
+    stated = paper.few_numbers(
+        examples=50_000, features=3072, num_classes=10, group_points=13
+    )
+    # 50,000 / 13 is 3,846.2.
+    assert stated == (3072, 3 * 3847, 1311)
+    assert f"d + 3⌈n/m⌉ + {stated.shared} stored numbers" in " ".join(
+        claim.statement.split()
+    )
+    constant = stated.shared - 10**2 - 9 * 10
+    assert rf"d+3\,\lceil n/m\rceil+r^2+9r+{constant}" in claim.latex[0]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
+from identity_matters import paper
 from identity_matters.report.figures.drawing import (
     Canvas,
     Looks,
@@ -249,10 +250,7 @@ _PARTS = {
 }
 
 
-# The network of (E11) in docs/theory/memorize.md of width 6, counted and not run.
-_LABELS_PER_WORD = 13  # m, the points of a group
-_NUMBERS_PER_GROUP = 3  # k - 3: a threshold, a word and a constant
-_E11_CONSTANT = 1121  # c_6
+_LABELS_PER_WORD = 13  # of the network of (E11), which is counted and not run
 
 
 def floor_points(run: Run) -> Iterator[dict]:
@@ -282,14 +280,18 @@ def _one_hidden_layer(record: dict) -> dict:
 
 
 def _groups_of_neighbours(record: dict) -> dict:
-    """The parts of the network of (E11), with r classes."""
-    groups = math.ceil(record["examples"] / _LABELS_PER_WORD)
-    r = record["num_classes"]
+    """The parts of the network of (E11), of width 6."""
+    counted = paper.few_numbers(
+        examples=record["examples"],
+        features=record["features"],
+        num_classes=record["num_classes"],
+        group_points=_LABELS_PER_WORD,
+    )
     return {
         "network": f"{_LABELS_PER_WORD} labels a word",
-        "input_map": record["features"],
-        "words": _NUMBERS_PER_GROUP * groups,
-        "shared": r**2 + 9 * r + _E11_CONSTANT,
+        "input_map": counted.input_map,
+        "words": counted.groups,
+        "shared": counted.shared,
     }
 
 
