@@ -345,6 +345,58 @@ def test_the_bars_of_stored_numbers_are_medians_over_the_seeds():
     assert widths["numbers that hold labels"] == [30, 6, 52]
 
 
+def descent_run(variant, *records, seed=0):
+    summary = {"experiment": "linear_training", "variant": variant, "seed": seed}
+    return runs.Run(ROOT, {}, {}, summary, list(records))
+
+
+def test_updates_of_nets_of_which_some_did_not_converge_are_hollow():
+    def trained(depth, problem_seed, converged, updates):
+        return {
+            "network": "residual",
+            "depth": depth,
+            "problem_seed": problem_seed,
+            "start_gradient_norm": 1.0,
+            "converged": converged,
+            "updates": updates,
+        }
+
+    all_of_2 = [trained(2, 0, True, 10), trained(2, 1, True, 30)]
+    one_of_4 = [trained(4, 0, True, 50), trained(4, 1, False, 900)]
+    none_of_8 = [trained(8, 0, False, 900), trained(8, 1, False, 900)]
+    read = descent_run("depth", *all_of_2, *one_of_4, *none_of_8)
+    _, updates = drawn("linear_training_depth", read).axes
+    lines = [line for line in updates.lines if len(line.get_xdata())]
+    heights = {
+        line.get_ydata()[0]: line.get_markerfacecolor() == "none" for line in lines
+    }
+    assert heights == {20: False, 50: True}
+    (entry,) = updates.get_legend().get_texts()
+    assert entry.get_text() == "some did not get there"
+    _, updates = drawn("linear_training_depth", descent_run("depth", *all_of_2)).axes
+    assert updates.get_legend() is None
+
+
+def test_every_repeat_of_a_start_has_its_curve():
+    def stuck(repeat, risks):
+        return {
+            "target": "plane",
+            "start": "factorization",
+            "width": 4,
+            "repeat": repeat,
+            "predicted_stall_excess_risk": 1.0,
+            "curve_updates": list(range(len(risks))),
+            "curve_excess_risk": risks,
+        }
+
+    read = descent_run("stuck_targets", stuck(0, [2.0, 1.0]), stuck(1, [3.0, 2.0, 1.0]))
+    (axes,) = drawn("linear_training_stuck", read).axes
+    assert lines_of(axes, "beside the factorization") == [
+        [[0, 2], [1, 1]],
+        [[0, 3], [1, 2], [2, 1]],
+    ]
+
+
 def comparison(variant, arms, seed=0):
     """A run of comparisons; `arms` has (rate, test error or None if it diverged)."""
     metrics = {}

@@ -167,7 +167,6 @@ def draw_depth(points: Points, canvas: Canvas) -> None:
         # The networks stand side by side at each depth.
         shift = 1.15 ** (place - 1)
         placed = [{**row, "place": row["depth"] * shift} for row in rows]
-        trained = [row for row in placed if row["converged"]]
         # Some gradients are exactly 0 in float64.
         curve(
             gradient,
@@ -178,7 +177,7 @@ def draw_depth(points: Points, canvas: Canvas) -> None:
             floor=1e-20,
             **looks,
         )
-        curve(updates, trained, "place", "updates", line=None, **looks)
+        _draw_updates(updates, placed, looks)
     depths = [point["depth"] for point in points]
     for axes in (gradient, updates):
         axes.set_xscale("log", base=2)
@@ -188,6 +187,22 @@ def draw_depth(points: Points, canvas: Canvas) -> None:
     gradient.set_ylabel("norm of the gradient at the start (bottom: 1e-20 or less)")
     updates.set_ylabel("updates to the tolerance")
     gradient.legend(loc=(0.02, 0.1), fontsize=7)
+    if any(map(_is_mixed, split(points, "network depth").values())):
+        (hollow,) = updates.plot([], [], "o", color="grey", markerfacecolor="none")
+        updates.legend([hollow], ["some did not get there"], fontsize=7)
+
+
+def _is_mixed(trainings: Points) -> bool:
+    """Whether some of the trainings converged, and others did not."""
+    return len({training["converged"] for training in trainings}) > 1
+
+
+def _draw_updates(axes: Any, points: Points, looks: Looks) -> None:
+    """The updates of one kind of network; hollow where some did not converge."""
+    for at_place in split(points, "place").values():
+        converged = [point for point in at_place if point["converged"]]
+        hollow = {"markerfacecolor": "none"} if _is_mixed(at_place) else {}
+        curve(axes, converged, "place", "updates", line=None, **looks | hollow)
 
 
 def norm_points(run: Run) -> Iterator[dict]:
@@ -218,16 +233,19 @@ def draw_norm(points: Points, canvas: Canvas) -> None:
 
 
 def stuck_points(run: Run) -> list[dict]:
-    """The curves of the first repeat, with the widest Gaussian maps, point by point."""
+    """The curves of all repeats, with the widest Gaussian maps, point by point."""
     if run.variant != "stuck_targets":
         return []
-    records = [record for record in run.records if record["repeat"] == 0]
-    widest = max(record["width"] for record in records)
+    widest = max(record["width"] for record in run.records)
     shown = [
-        r for r in records if r["start"] != "gaussian_maps" or r["width"] == widest
+        record
+        for record in run.records
+        if record["start"] != "gaussian_maps" or record["width"] == widest
     ]
     lists = "updates=curve_updates excess_risk=curve_excess_risk"
-    return rows_of(shown, f"target start width predicted_stall_excess_risk {lists}")
+    return rows_of(
+        shown, f"target start width repeat predicted_stall_excess_risk {lists}"
+    )
 
 
 @figure("linear_training", "stuck", stuck_points)
@@ -242,8 +260,8 @@ def draw_stuck(points: Points, canvas: Canvas) -> None:
                 style |= {"line": OWN, "mark": None}
             # The modified identity maps reach the optimum up to rounding.
             style |= {"linewidth": 1, "floor": 1e-16}
-            # Seeds stop after different numbers of updates, so a median would jump.
-            for rows in split(of_start, "seed").values():
+            # Runs stop after different numbers of updates, so a median would jump.
+            for rows in split(of_start, "seed repeat").values():
                 curve(axes, rows, "updates", "excess_risk", **style)
         predicted = in_panel[0]["predicted_stall_excess_risk"]
         axes.axhline(
