@@ -312,7 +312,7 @@ def test_figure_1_has_a_curve_for_each_seed_if_one_diverges():
         [[100, 60], [200, 50], [300, 40]],
         [[100, 80]],
     ]
-    marked = [text for text in axes.texts if text.get_text() == " diverges"]
+    marked = [text for text in axes.texts if text.get_text() == "diverges"]
     assert [text.xy for text in marked] == [(100, 80)]
 
 
@@ -395,6 +395,28 @@ def test_every_repeat_of_a_start_has_its_curve():
         [[0, 2], [1, 1]],
         [[0, 3], [1, 2], [2, 1]],
     ]
+
+
+def test_the_range_of_norms_says_how_many_seeds_diverged():
+    def nets(seed, *norms_at_depth):
+        records = []
+        for depth, norm in zip((2, 4), norms_at_depth, strict=True):
+            measured = {"diverged": True} if norm is None else {"norm": norm}
+            model = {
+                "identity": True,
+                "initialization": "near_zero",
+                "activation": "relu",
+            }
+            net = {"model": model, "depth": depth, "rate_times_depth": 0.5}
+            records.append({"diverged": False, **net, **measured})
+        summary = {"experiment": "deep_mlp", "variant": "digits/relu", "seed": seed}
+        return runs.Run(ROOT, {}, {}, summary, records)
+
+    read = [nets(0, 1.0, None), nets(1, None, None), nets(2, 1.5, None)]
+    (axes,) = drawn("deep_mlp_norms", *read).axes
+    (table,) = axes.tables
+    assert table[1, 0].get_text().get_text() == "2–3 (2 of 3)"
+    assert table[1, 1].get_text().get_text() == "diverged"
 
 
 def comparison(variant, arms, seed=0):

@@ -48,7 +48,15 @@ def draw_convergence(points: Points, canvas: Canvas) -> None:
             )
         training = [row for row in in_panel if row["kind"] == "train"]
         for end in ends_of_diverged(training, "kind", "step"):
-            axes.annotate(" diverges", (end["step"], end["error_percent"]), fontsize=8)
+            axes.annotate(
+                "diverges",
+                xy=(end["step"], end["error_percent"]),
+                xytext=(0, -6),  # below the end of the curve
+                textcoords="offset points",
+                ha="right",
+                va="top",
+                fontsize=8,
+            )
         if max(row["step"] for row in in_panel) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)

@@ -67,11 +67,18 @@ def gradient_points(run: Run) -> list[dict]:
 
 
 def norm_points(run: Run) -> Iterator[dict]:
-    """l |||A||| after training and l x learning rate of each net with the identity."""
+    """l |||A||| after training and l x learning rate of each net with the identity.
+
+    A net that diverged has no norm.
+    """
     for record in _labelled(run):
-        if "norm" in record:
-            record["norm_times_depth"] = record["norm"] * record["depth"]
-            yield pick(record, "activation depth norm_times_depth rate_times_depth")
+        if record["model"]["identity"]:
+            norm = None if record["diverged"] else record["norm"] * record["depth"]
+            yield {
+                **pick(record, "activation depth"),
+                "norm_times_depth": norm,
+                **pick(record, "rate_times_depth"),
+            }
 
 
 def _draw_nets(axes: Any, points: Points, x: str, y: str, **options: Any) -> None:
@@ -177,9 +184,16 @@ def _write_table(
 
 
 def _range(points: Points) -> str:
-    """The least and largest l |||A||| of the seeds, or "" without any."""
+    """The least and largest l |||A||| of the seeds, or "" without any.
+
+    It says how many seeds have one, if others diverged.
+    """
     norms = [point["norm_times_depth"] for point in points]
+    known = [norm for norm in norms if norm is not None]
     if not norms:
         return ""
-    ends = dict.fromkeys((f"{min(norms):.3g}", f"{max(norms):.3g}"))
-    return "–".join(ends)
+    if not known:
+        return "diverged"
+    ends = dict.fromkeys((f"{min(known):.3g}", f"{max(known):.3g}"))
+    of_seeds = f" ({len(known)} of {len(norms)})" if len(known) < len(norms) else ""
+    return "–".join(ends) + of_seeds
