@@ -419,6 +419,46 @@ def test_the_range_of_norms_says_how_many_seeds_diverged():
     assert table[1, 1].get_text().get_text() == "diverged"
 
 
+def test_a_form_that_is_the_same_at_every_depth_is_drawn_at_all_of_them():
+    rows = [
+        {"depth": depth, "width": width, "tau": 0.5, "scale": 1.0, "ratio": ratio}
+        for depth, width, ratio in ((1, 1, 1.0), (4, 1, 1.5), (4, 3, 2.0))
+    ]
+    record = {"kind": "tight", "form": "corrected", "rows": rows}
+    summary = {"experiment": "gradient_bound", "variant": "corrected", "seed": 0}
+    (axes,) = drawn(
+        "gradient_bound_tight_family", runs.Run(ROOT, {}, {}, summary, [record])
+    ).axes
+    ratios = [ratio for ((_, ratio),) in lines_of(axes, "corrected, every ℓ")]
+    assert ratios == [1, 1.5, 2]
+
+
+def test_the_square_of_n_goes_through_the_median_of_the_builds():
+    def built(seed, build_seconds):
+        records = [
+            {
+                "examples": n,
+                "errors": 0,
+                "certified": True,
+                "max_abs_error": 0.0,
+                "build_seconds": build_seconds,
+                "run_seconds": 1.0,
+                "peak_memory_gigabytes": 1.0,
+            }
+            for n in (10, 20)
+        ]
+        summary = {
+            "experiment": "benchmark_memorize_at_scale",
+            "variant": "toy",
+            "seed": seed,
+        }
+        return runs.Run(ROOT, {}, {}, summary, records)
+
+    read = [built(seed, seconds) for seed, seconds in enumerate((100.0, 8.0, 4.0))]
+    left, _ = drawn("benchmark_memorize_at_scale_growth", *read).axes
+    assert lines_of(left, "n²") == [[[10, 2], [20, 8]]]
+
+
 def comparison(variant, arms, seed=0):
     """A run of comparisons; `arms` has (rate, test error or None if it diverged)."""
     metrics = {}

@@ -109,9 +109,8 @@ def tight_family_points(run: Run) -> Iterator[dict]:
 
 @figure("gradient_bound", "tight_family", tight_family_points)
 def draw_tight_family(points: Points, canvas: Canvas) -> None:
-    """The ratio over tau of each form, a panel for each s; the least width alone."""
-    by_width = split(points, "width")
-    shown = sorted(by_width[min(by_width)], key=lambda point: point["scale"])
+    """The ratio over tau of each form and width, a panel for each s."""
+    shown = sorted(points, key=lambda point: point["scale"])
     depths = sorted(split(shown, "depth"))
     for axes, in_panel in panels(canvas, shown, "scale", "s = {:g}".format):
         axes.set_yscale("log")
@@ -130,14 +129,14 @@ def _draw_over_depths(axes: Any, points: Points, depths: list[int]) -> None:
         depth: f"{_LABELS['iclr2017']}, ℓ = {depth}" for depth in depths if depth > 1
     }
     for looks, rows in series(points, "depth", labels):
-        curve(axes, rows, "tau", "ratio", line=OWN, mark=None, **looks)
+        for of_width in split(rows, "width").values():
+            curve(axes, of_width, "tau", "ratio", line=OWN, mark=None, **looks)
 
 
 def _draw_of_every_depth(axes: Any, by_form: dict[str, Points]) -> None:
-    """The forms that do not depend on the depth, a curve for each."""
+    """The forms that do not depend on the depth: all of their curves are alike."""
     for form, line in _SAME_AT_EVERY_DEPTH.items():
-        if form in by_form:
-            of_one_depth = next(iter(split(by_form[form], "depth").values()))
-            looks: Looks = {"line": line, "mark": None, "color": "black"}
-            label = f"{_LABELS[form]}, every ℓ"
-            curve(axes, of_one_depth, "tau", "ratio", label=label, **looks)
+        label = f"{_LABELS[form]}, every ℓ"
+        looks: Looks = {"line": line, "mark": None, "color": "black", "label": label}
+        for of_one_net in split(by_form.get(form, []), "depth width").values():
+            curve(axes, of_one_net, "tau", "ratio", **looks)

@@ -1,8 +1,9 @@
 """Figure of benchmarks/memorize_at_scale.py: what n points take, up to ImageNet's n."""
 
+import statistics
 from collections.abc import Iterator
 
-from identity_matters.report.figures.drawing import Canvas, Points, curve
+from identity_matters.report.figures.drawing import Canvas, Points, curve, split
 from identity_matters.report.figures.registry import figure
 from identity_matters.report.figures.style import COLOURS
 from identity_matters.report.records import pick, totals_of_slices
@@ -48,9 +49,9 @@ def draw_growth(points: Points, canvas: Canvas) -> None:
 
 
 def _draw_square(axes, points: Points) -> None:
-    """A line that grows as n^2, through the time to build for the largest n."""
-    largest = max(points, key=lambda point: point["examples"])
-    least = min(point["examples"] for point in points)
-    ends = [least, largest["examples"]]
-    heights = [largest["build_seconds"] * (n / largest["examples"]) ** 2 for n in ends]
+    """A line that grows as n^2, through the median time to build for the largest n."""
+    by_size = split(points, "examples")
+    ends = [min(by_size), max(by_size)]
+    seconds = statistics.median(point["build_seconds"] for point in by_size[ends[1]])
+    heights = [seconds * (n / ends[1]) ** 2 for n in ends]
     axes.plot(ends, heights, ":", color="grey", label="n²")
