@@ -459,6 +459,24 @@ def test_the_square_of_n_goes_through_the_median_of_the_builds():
     assert lines_of(left, "n²") == [[[10, 2], [20, 8]]]
 
 
+def test_the_time_to_half_the_risk_is_that_of_the_starts_that_get_there():
+    record = {
+        "measured": "noise",
+        "depth": 1,
+        "width": 4,
+        "bias": False,
+        "scales": [0.0, 0.1],
+        "median_updates_to_half": [None, 40.0],  # nothing moves from exactly 0
+        "final_risk_share": [[1.0, 1.0], [1e-3, 1.0]],
+    }
+    summary = {"experiment": "relu", "variant": "noise", "seed": 0}
+    read = runs.Run(ROOT, {"optimal_share": 1e-6}, {}, summary, [record])
+    _, times = drawn("relu_noise", read).axes
+    (line,) = times.lines
+    assert line.get_xydata().tolist() == [[0.1, 40]]
+    assert times.get_ylabel().endswith(", if reached")
+
+
 def comparison(variant, arms, seed=0):
     """A run of comparisons; `arms` has (rate, test error or None if it diverged)."""
     metrics = {}

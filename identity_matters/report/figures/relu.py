@@ -298,4 +298,4 @@ def _draw_times_to_half(axes: Any, points: Points) -> None:
         shifted = [{**row, "beside": row["deviation"] * 1.3**place} for row in rows]
         curve(axes, shifted, "beside", "median_updates_to_half", **looks)
     axes.set_xlabel("deviation of the start, widest net")
-    axes.set_ylabel("median updates to half the risk")
+    axes.set_ylabel("median updates to half the risk, if reached")
