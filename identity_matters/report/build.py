@@ -41,7 +41,8 @@ from identity_matters.runs import Run
 
 # name -> the id of its claim, and the figure
 _Figures = dict[str, tuple[str, Markdown]]
-# Seeds of a figure, runs of a column and variants of a claim; the others are counted.
+# Seeds of a figure, runs of a column, and variants and comparisons of a claim; the
+# others are counted.
 MOST_LISTED = 20
 
 
@@ -104,6 +105,7 @@ class _Section(NamedTuple):
     note: Markdown
     facts: dict[str, str]
     comparisons: list[_Comparison]
+    comparisons_left_out: int
     figures: list[Markdown]
     variants: list[_Variant]
     variants_left_out: int
@@ -427,6 +429,7 @@ def _section(
         note=_with_links(claim.note, directory),
         facts=facts,
         comparisons=comparisons[:MOST_LISTED],
+        comparisons_left_out=max(len(comparisons) - MOST_LISTED, 0),
         figures=figures_of_claim,
         variants=shown_variants,
         variants_left_out=max(len(variants) - MOST_LISTED, 0),

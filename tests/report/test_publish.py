@@ -95,3 +95,28 @@ def test_the_page_does_not_grow_with_the_points_of_a_figure_or_the_number_of_run
     assert text.count("[toy/plain/seed=") == build.MOST_LISTED
     assert "Not shown: 80 more runs. All are in [runs.csv](tables/runs.csv)." in text
     assert build._seeds(many_runs) == "100 seeds, 0 to 99"
+
+
+def test_the_page_counts_the_comparisons_that_it_leaves_out(tmp_path):
+    metrics = {"learning_rate/net": 0.1, "test_error_percent/net": 5.0}
+    for number in range(build.MOST_LISTED + 2):
+        write_run(
+            tmp_path,
+            experiment="comparisons",
+            variant=f"toy/{number}",
+            metrics=metrics,
+            paper={},
+        )
+    text = build._markdown([collection.read("yours", tmp_path)], tmp_path, {}, [])
+    assert text.count("The arms of comparisons/toy/") == build.MOST_LISTED
+    assert "Not shown: 2 more comparisons." in text
+
+
+def test_the_command_of_one_run_is_not_said_to_be_that_of_all(tmp_path):
+    def page():
+        return build._markdown([collection.read("yours", tmp_path)], tmp_path, {}, [])
+
+    write_run(tmp_path, 0)
+    assert "by this command" not in page()
+    write_run(tmp_path, 1)
+    assert page().count("The first of them by this command:") == 1
