@@ -214,8 +214,32 @@ def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
 
     The promise is eq. (2.3).
     """
-    residual = where(records, network=RESIDUAL)
-    standard = where(records, network=STANDARD)
+    metrics = {
+        "targets": len({record["problem_seed"] for record in records}),
+        **_metrics_of_residual_nets(where(records, network=RESIDUAL)),
+        **_metrics_of_stuck_nets(settings, where(records, network=STANDARD)),
+    }
+    for name in (STANDARD, SCALED):
+        converged = where(records, network=name, converged=True)
+        metrics[f"{name}_deepest_converged_layers"] = largest(converged, "depth", 0)
+    holds = (
+        metrics["residual_converged_runs"] == metrics["residual_runs"]
+        and not metrics["residual_in_theorem_2_1_left_unit_ball_runs"]
+        and metrics["least_measured_over_promised_rate"] >= 1
+        and not metrics["standard_stuck_depth_moved_runs"]
+    )
+    layers = paper.NUMBERS["deepest_residual_net_layers"].value
+    return run.Verdict(
+        claim="training-at-depth",
+        metrics=metrics,
+        verdict=reproduced(holds),
+        paper={"deepest_trained_residual_layers": layers},
+    )
+
+
+def _metrics_of_residual_nets(residual: list[dict]) -> dict:
+    """How deep they train, whether they stay inside, and how fast."""
+    trained = where(residual, converged=True)
     # Theorem 2.1 puts an optimum inside B_1 as
     # soon as the depth brings its bound below 1.
     in_theorem = [
@@ -224,14 +248,7 @@ def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
         if record["bound_v3_times_depth"] < record["depth"]
     ]
     left_in_theorem = where(in_theorem, stayed_in_unit_ball=False)
-    deep_standard = [
-        record for record in standard if record["depth"] >= settings["stuck_from_depth"]
-    ]
-    moved = [record for record in deep_standard if _has_moved(settings, record)]
-    trained = where(residual, converged=True)
-    rate_ratio = _least_measured_over_promised_rate(residual)
-    metrics = {
-        "targets": len({record["problem_seed"] for record in records}),
+    return {
         "deepest_trained_residual_layers": largest(trained, "depth", 0),
         "residual_runs": len(residual),
         "residual_converged_runs": len(trained),
@@ -241,21 +258,23 @@ def judge_depth(settings: dict, records: list[dict]) -> run.Verdict:
         "residual_largest_norm_times_depth": max(
             record["norm"] * record["depth"] for record in residual
         ),
-        "least_measured_over_promised_rate": rate_ratio,
-        "standard_stuck_depth_runs": len(deep_standard),
-        "standard_stuck_depth_moved_runs": len(moved),
+        "least_measured_over_promised_rate": _least_measured_over_promised_rate(
+            residual
+        ),
     }
-    for name in (STANDARD, SCALED):
-        converged = where(records, network=name, converged=True)
-        metrics[f"{name}_deepest_converged_layers"] = largest(converged, "depth", 0)
-    all_trained_inside = len(trained) == len(residual) and not left_in_theorem
-    layers = paper.NUMBERS["deepest_residual_net_layers"].value
-    return run.Verdict(
-        claim="training-at-depth",
-        metrics=metrics,
-        verdict=reproduced(all_trained_inside and rate_ratio >= 1 and not moved),
-        paper={"deepest_trained_residual_layers": layers},
-    )
+
+
+def _metrics_of_stuck_nets(settings: dict, standard: list[dict]) -> dict:
+    """How many standard nets are deep enough to be stuck, and how many still move."""
+    deep = [
+        record for record in standard if record["depth"] >= settings["stuck_from_depth"]
+    ]
+    return {
+        "standard_stuck_depth_runs": len(deep),
+        "standard_stuck_depth_moved_runs": sum(
+            _has_moved(settings, record) for record in deep
+        ),
+    }
 
 
 def _has_moved(settings: dict, record: dict) -> bool:
