@@ -13,7 +13,7 @@ devices; `records` makes records of their sums. The training state is one dict:
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -253,6 +253,39 @@ def training_step(
         batch = {**batch, **task.data.draw(augmentation_keys)}
     x = task.train_input(batch["images"], augmentation_keys)
     labels = batch["labels"]
+    share = _differentiate(task, state, x, labels, dropout_keys)
+    gradient = jax.lax.pmean(share.gradient, AXIS_NAME)
+    new_state = _updated(
+        task, state, gradient, share.batch_stats, learning_rate=learning_rate
+    )
+    n = len(labels)
+    sums = {"loss": share.loss * n, **share.counts, "examples": jnp.int32(n)}
+    sums = jax.lax.psum(sums, AXIS_NAME)
+    sums["gradient_norm"] = optax.tree.norm(gradient)
+    sums["learning_rate"] = learning_rate * task.schedule(state["step"])
+    return new_state, sums
+
+
+class _Differentiated(NamedTuple):
+    """The loss of one device's share of a batch, and its derivative.
+
+    Attributes:
+      loss: the mean over the share, f32[].
+      gradient: of the loss, like the parameters.
+      counts: {"errors": i32[]} of a classification, {} of a regression.
+      batch_stats: those of the net after the forward pass.
+    """
+
+    loss: jax.Array
+    gradient: Any
+    counts: dict
+    batch_stats: Any
+
+
+def _differentiate(
+    task: Task, state: dict, x: jax.Array, labels: jax.Array, dropout_keys: jax.Array
+) -> _Differentiated:
+    """Forward and backward pass in training mode; x is the input of the net."""
 
     def loss_of(params):
         variables = {**_variables(state), "params": params}
@@ -265,12 +298,21 @@ def training_step(
 
     differentiate = jax.value_and_grad(loss_of, has_aux=True)
     (loss, (counts, batch_stats)), gradient = differentiate(state["params"])
-    gradient = jax.lax.pmean(gradient, AXIS_NAME)
+    return _Differentiated(loss, gradient, counts, batch_stats)
+
+
+def _updated(
+    task: Task, state: dict, gradient: Any, batch_stats: Any, *, learning_rate: Any
+) -> dict:
+    """The state after an update with the gradient of the whole batch.
+
+    `batch_stats` are those of this device.
+    """
     updates, opt_state = task.optimizer.update(
         gradient, state["opt_state"], state["params"]
     )
     updates = optax.tree.scale(learning_rate, updates)
-    new_state = {
+    return {
         "step": state["step"] + 1,
         "params": optax.apply_updates(state["params"], updates),
         "fixed": state["fixed"],
@@ -279,12 +321,6 @@ def training_step(
         "batch_stats": jax.lax.pmean(batch_stats, AXIS_NAME),
         "opt_state": opt_state,
     }
-    n = len(labels)
-    sums = {"loss": loss * n, **counts, "examples": jnp.int32(n)}
-    sums = jax.lax.psum(sums, AXIS_NAME)
-    sums["gradient_norm"] = optax.tree.norm(gradient)
-    sums["learning_rate"] = learning_rate * task.schedule(state["step"])
-    return new_state, sums
 
 
 def dispatch(
