@@ -63,6 +63,14 @@ class Job:
         return self.process.exitcode is not None
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it was started and has not ended well.
+
+        What lies at its path may then be an earlier run.
+        """
+        return self.process is not None and self.process.exitcode != 0
+
+    @property
     def path(self) -> Any:
         """The directory of the run."""
         return runs.run_path(self.results_dir, self.name, self.variant, self.seed)
@@ -107,8 +115,10 @@ class Job:
         return None
 
     def summary(self) -> dict | None:
-        """Its summary.json if the run is done and was not refused, else None."""
-        run = None if self.is_refused else self.finished_run()
+        """Its summary.json if the run is done; None if it was refused or has failed."""
+        if self.is_refused or self.has_failed:
+            return None
+        run = self.finished_run()
         return None if run is None else run.summary
 
 

@@ -253,6 +253,19 @@ def test_two_at_once_do_not_write_one_anothers_logs(tmp_path):
     assert statuses(tmp_path) == {"plain 1": "done"}
 
 
+def test_an_earlier_run_is_not_taken_for_one_that_could_not_begin(tmp_path):
+    """This test, as another process that writes there, holds the run's directory."""
+    run_toy(tmp_path)
+    with contextlib.ExitStack() as lock:
+        runs.lock_path(tmp_path / "local" / "toy" / "plain" / "seed=0", lock)
+        words = ("--only=toy", "--variants=plain", "--overwrite")
+        finished = reproduce(tmp_path, *words, ends=1)
+    assert "another process is writing here" in finished.stderr
+    assert ": 1 failed\n" in finished.stdout
+    assert "failed: toy plain seed=0: see above\n" in finished.stdout
+    assert statuses(tmp_path) == {"plain 0": "done"}
+
+
 def test_a_run_that_goes_alone_is_not_explained_by_an_older_log(tmp_path, monkeypatch):
     """It writes to the terminal; what lies in the log is of an earlier run."""
     from experiments import jobs
