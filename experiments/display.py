@@ -1,16 +1,14 @@
 """How `reproduce` shows what is running: progress bars, and a line for each run."""
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich.progress
 import rich.table
 
 from experiments import commands
+from experiments.jobs import Job, verdict_in_words
 from identity_matters.report.numbers import duration
-
-if TYPE_CHECKING:
-    from experiments.jobs import Job
 
 # A bar stops at this share when a run takes longer than expected, because rich stops
 # the clock of a full bar.
@@ -28,7 +26,7 @@ class Display:
     """
 
     def __init__(
-        self, jobs: "list[Job]", at_once: int, console: commands.Console, disable: bool
+        self, jobs: list[Job], at_once: int, console: commands.Console, disable: bool
     ):
         self._console = console
         self._disabled = disable
@@ -64,7 +62,7 @@ class Display:
     def __exit__(self, *error: Any) -> None:
         self._progress.__exit__(*error)
 
-    def started(self, job: "Job") -> None:
+    def started(self, job: Job) -> None:
         """Shows a bar for a job that has started, or its command."""
         if self._disabled:
             self._console.print(f"$ python {shlex.join(job.command())}")
@@ -72,7 +70,7 @@ class Display:
             job.title, total=job.expected_seconds, note=""
         )
 
-    def update(self, job: "Job") -> None:
+    def update(self, job: Job) -> None:
         """Moves the bar of a running job, with the last line of its log beside it."""
         self._progress.update(
             self._tasks[job.title],
@@ -80,14 +78,14 @@ class Display:
             note=job.last_line() if self._console.is_terminal else "",
         )
 
-    def ended(self, job: "Job") -> None:
+    def ended(self, job: Job) -> None:
         """Hides the bar of a job that has ended, and prints its verdict."""
         self._ended_count += 1
         self._progress.update(
             self._tasks[job.title], completed=job.expected_seconds, visible=False
         )
         summary = job.summary()
-        verdict = summary["verdict"] if summary else "FAILED"
+        verdict = verdict_in_words(summary) if summary else "FAILED"
         left = self._progress.tasks[0].time_remaining
         are_left = self._ended_count < self._job_count
         about = f", about {duration(left)} left" if left and are_left else ""
@@ -104,5 +102,5 @@ class Display:
         if self._console.is_terminal:
             self._progress.refresh()
 
-    def _elapsed(self, job: "Job") -> float:
+    def _elapsed(self, job: Job) -> float:
         return self._progress.tasks[self._tasks[job.title]].elapsed or 0.0

@@ -8,10 +8,12 @@ from typing import Any
 
 import experiments
 from experiments import processes
+from experiments.run.endings import DIVERGED_CODE
 from experiments.run.trials import without
 from identity_matters import environment, runs
 
 UNKNOWN_SECONDS = 30  # assumed for a run without a reference
+_ENDED_CODES = (0, DIVERGED_CODE)  # of a run that has come to its end
 
 
 @dataclasses.dataclass
@@ -64,11 +66,11 @@ class Job:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was started and has not ended well.
+        """Whether it was started and has not come to its end.
 
         What lies at its path may then be an earlier run.
         """
-        return self.process is not None and self.process.exitcode != 0
+        return self.process is not None and self.process.exitcode not in _ENDED_CODES
 
     @property
     def path(self) -> Any:
@@ -108,14 +110,14 @@ class Job:
         return ""
 
     def finished_run(self) -> runs.Run | None:
-        """The run at its path if that is done, also one that is refused."""
+        """The run at its path if that has a verdict, also one that is refused."""
         with contextlib.suppress(runs.RunError):
             run = runs.read_run(self.path)
-            return run if run.status == "done" else None
+            return run if run.is_judged else None
         return None
 
     def summary(self) -> dict | None:
-        """Its summary.json if the run is done; None if it was refused or has failed."""
+        """Its summary.json if that has a verdict; None if it was refused or failed."""
         if self.is_refused or self.has_failed:
             return None
         run = self.finished_run()
@@ -138,6 +140,12 @@ def problem_of(job: Job) -> str | None:
 @functools.cache
 def _code_and_packages() -> dict:
     return environment.code_and_packages()
+
+
+def verdict_in_words(summary: dict) -> str:
+    """The verdict of a run, which says if the training diverged."""
+    diverged = "diverged: " if summary["status"] == "diverged" else ""
+    return diverged + summary["verdict"]
 
 
 def failure_of(job: Job) -> str:

@@ -27,7 +27,7 @@ from absl import flags
 
 import experiments
 from experiments import accelerators, commands, compare, processes
-from experiments.jobs import Job, failure_of, problem_of
+from experiments.jobs import Job, failure_of, problem_of, verdict_in_words
 from experiments.queues import run_all
 from identity_matters import runs
 from identity_matters.report import collection
@@ -193,7 +193,7 @@ def _job(name: str, variant: str, seed: int) -> Job:
     for path in reference.glob("seed=*"):
         with contextlib.suppress(runs.RunError, *MALFORMED):
             summary = runs.read_json(path / "summary.json")
-            if summary.get("status") == "done":
+            if summary.get("status") in runs.FINISHED:
                 seconds.append(summary["seconds"]["total"])
     return Job(
         name=name,
@@ -289,7 +289,8 @@ def _print_table(ended: list[_Ended], console: commands.Console) -> None:
 def _verdicts(ended: list[_Ended]) -> collections.Counter:
     """How many of the runs have which verdict, or "failed"."""
     return collections.Counter(
-        "failed" if summary is None else summary["verdict"] for _, summary in ended
+        "failed" if summary is None else verdict_in_words(summary)
+        for _, summary in ended
     )
 
 

@@ -3,8 +3,9 @@
 Exit codes:
 
 * 0: done
-* 1: failed, with a traceback if it is a bug; or diverged, in one line
+* 1: failed, with a traceback if it is a bug
 * 2: an invalid setting, flag, run directory or checkpoint, in one line
+* 4: a training diverged, in one line; 3 is a code of `experiments.processes`
 * 75: SIGTERM (EX_TEMPFAIL, so that schedulers requeue it)
 * 130: Ctrl-C
 
@@ -26,6 +27,7 @@ from identity_matters import runs
 
 FAILED_CODE = 1
 USAGE_ERROR_CODE = 2
+DIVERGED_CODE = 4
 INTERRUPTED_CODE = 75
 CTRL_C_CODE = 130
 # What every message says of a run that is not finished.
@@ -86,7 +88,7 @@ def ending_of(error: BaseException, results_dir: str) -> Ending:
     if isinstance(error, app.UsageError | runs.RunError):
         return Ending(USAGE_ERROR_CODE, str(error))
     if isinstance(error, DivergedError):
-        return Ending(FAILED_CODE, str(error))
+        return Ending(DIVERGED_CODE, str(error))
     if isinstance(error, Interrupted):
         return Ending(INTERRUPTED_CODE, f"interrupted; {RESUMES}")
     if isinstance(error, KeyboardInterrupt):

@@ -39,6 +39,11 @@ class Run:
         return self.summary["status"]
 
     @property
+    def is_judged(self) -> bool:
+        """Whether it has a verdict; one that is finished may lack it if it diverged."""
+        return self.status in contract.FINISHED and "verdict" in self.summary
+
+    @property
     def environments(self) -> list[dict]:
         """The environment that the run began in, and that of each resumption."""
         return [self.environment, *self.environment.get("resumed", [])]

@@ -101,7 +101,7 @@ def test_runs_that_are_no_use_are_refused_and_made_anew_when_told_to(tmp_path):
     for seed in range(1, 6):
         shutil.copytree(plain / "seed=0", plain / f"seed={seed}")
         rewrite(plain / f"seed={seed}", "summary.json", seed=seed)
-    rewrite(plain / "seed=0", "summary.json", status="diverged")
+    rewrite(plain / "seed=0", "summary.json", status="diverged", verdict=...)
     rewrite(plain / "seed=1", "config.json", values=[4])
     (plain / "seed=2" / "metrics.jsonl").write_text("garbage\n")
     rewrite(plain / "seed=3", "config.json", values=[4])
@@ -251,6 +251,25 @@ def test_two_at_once_do_not_write_one_anothers_logs(tmp_path):
         )
         assert log.read_text() == "what the other run says"
     assert statuses(tmp_path) == {"plain 1": "done"}
+
+
+def test_a_run_that_diverged_and_has_a_verdict_is_finished(tmp_path):
+    """As in compare, it contradicts a reference only if that says something else."""
+    wild = ("--only=toy", "--variants=wild")
+    first = reproduce(tmp_path, *wild, ends=1)
+    assert statuses(tmp_path) == {"wild 0": "diverged"}
+    assert ": 1 diverged: not reproduced\n" in first.stdout
+    assert "failed: " not in first.stdout
+    assert first.stdout.count("contradiction: ") == 1
+    local = tmp_path / "local" / "toy"
+    shutil.copytree(local, tmp_path / "reference" / "toy")
+    second = reproduce(tmp_path, *wild, ends=0)
+    assert "1 finished already, 0 run now\n" in second.stdout
+    assert "1 run, none of them now: 1 diverged: not reproduced\n" in second.stdout
+    anew = ("--overwrite", "--seeds=0 1", "--jobs=2")
+    third = reproduce(tmp_path, *wild, *anew, ends=0)
+    assert "run 2 of 2: toy wild seed=" in third.stdout
+    assert third.stdout.count(": diverged: not reproduced, ") == 2
 
 
 def test_an_earlier_run_is_not_taken_for_one_that_could_not_begin(tmp_path):

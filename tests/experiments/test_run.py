@@ -99,7 +99,8 @@ def test_a_file_of_settings_changes_a_variant_and_cannot_pass_for_it(tmp_path):
     (run,) = runs_below(tmp_path / "b")
     assert run.variant.startswith("plain@")
     finished = run_toy(tmp_path / "c", f"--config={settings}:mine", ends=2)
-    assert "variant must be one of plain, short, slow, got 'mine'" in finished.stderr
+    named = "plain, short, slow, wild"
+    assert f"variant must be one of {named}, got 'mine'" in finished.stderr
     settings.write_text(
         textwrap.dedent(
             """
@@ -147,7 +148,10 @@ REFUSED = {
         (["--config.pause_seconds=-1"], "pause_seconds must be 0 or more, got -1.0"),
         (["--config.pause_seconds=soon"], "could not convert string to float: 'soon'"),
         (["--config.scale=reduced"], "scale and variant belong to a variant"),
-        (["--config=:fancy"], "variant must be one of plain, short, slow, got 'fancy'"),
+        (
+            ["--config=:fancy"],
+            "variant must be one of plain, short, slow, wild, got 'fancy'",
+        ),
         (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
         (
             ["--config=README.md"],

@@ -12,16 +12,27 @@ from experiments import run
 from experiments.run.settings import configs
 
 VARIANTS = {"plain": "three numbers, at once", "short": "one number"}
-OTHER_VARIANTS = {"slow": "twelve numbers, half a second each"}
+OTHER_VARIANTS = {
+    "slow": "twelve numbers, half a second each",
+    "wild": "three numbers, of which the second diverges",
+}
 _COMMON = {
     "values": (1, 2, 3),  # the numbers whose squares are summed
     # How long each of them takes.
     "pause_seconds": 0.0,
-    "action": "none",  # none, raise or memory
+    "action": "none",  # none, raise, memory or diverge
 }
 _SLOW = {"values": tuple(range(1, 13)), "pause_seconds": 0.5}
 _SHORT = {"values": (1,), "scale": "reduced"}
-get_config = configs({"plain": {}, "short": _SHORT, "slow": _SLOW}, _COMMON)
+get_config = configs(
+    {
+        "plain": {},
+        "short": _SHORT,
+        "slow": _SLOW,
+        "wild": {"action": "diverge"},
+    },
+    _COMMON,
+)
 
 
 def trials(
@@ -51,6 +62,8 @@ def measure(trial: types.SimpleNamespace, key) -> dict:
             raise FloatingPointError("the second trial fails")
         if trial.action == "memory":
             raise MemoryError("cannot allocate 8 TiB")
+        if trial.action == "diverge":
+            raise run.DivergedError("the second trial diverges")
     return {"square": trial.value**2}
 
 
@@ -60,7 +73,15 @@ def verdict(settings: dict, records: list[dict]) -> run.Verdict:
     return run.Verdict("theorem-2-1", {"sum_of_squares": total}, "holds")
 
 
-EXPERIMENT = run.Experiment(
+class _ToyExperiment(run.Experiment):
+    """Like an experiment that trains, it judges runs that diverged."""
+
+    def judge_diverged(self, settings: dict, records: list[dict]) -> run.Verdict:
+        metrics = {"diverged_after_step": len(records)}
+        return run.Verdict("theorem-2-1", metrics, "not reproduced")
+
+
+EXPERIMENT = _ToyExperiment(
     name="toy",
     module=__name__,
     trials=trials,

@@ -205,7 +205,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         "--config.optim.learning_rate=1e6",
         f"--results_dir={tmp_path}",
     ]
-    finished = forked.run("experiments.images.cifar", *arguments, ends=1, devices=5)
+    finished = forked.run("experiments.images.cifar", *arguments, ends=4, devices=5)
     (path,) = tmp_path.glob("*/*/*/seed=0/summary.json")
     summary = json.loads(path.read_text())
     assert (summary["status"], summary["claim"]) == ("diverged", "digits")
