@@ -114,11 +114,18 @@ run() {
 }
 
 collect() {
-  local file=$1
+  local file=$1 python=${PYTHON:-python3} scratch
   cd "$here/.."
   [[ -d results/local ]] || refuse "there are no results in $PWD"
-  # Not the trained nets, which are large.
-  tar -cz --exclude=checkpoints -f "$file" results/local
+  scratch=$(mktemp -d)
+  # shellcheck disable=SC2064 # the present value
+  trap "rm -rf '$scratch'" EXIT
+  mkdir -p "$scratch/results/local"
+  # Not the trained nets, which are large. So a training under way begins anew in the copy; here it goes on.
+  tar -c --exclude=checkpoints -C results/local . | tar -x -C "$scratch/results/local"
+  PYTHONPATH=$PWD/$EXTRA/packages:$PWD "$python" -m identity_matters.runs.without_checkpoints "$scratch/results/local" ||
+    echo "offline: the runs named above are packed as they are" >&2
+  tar -cz -C "$scratch" -f "$file" results/local
   du -h "$file"
 }
 

@@ -78,6 +78,20 @@ def write_wheel(path: pathlib.Path) -> None:
         wheel.comment = os.urandom(8)
 
 
+def begin_training(results_dir: pathlib.Path) -> pathlib.Path:
+    """A run of two trainings, of which the second is under way; returns its path."""
+    begun = runs.RunDir.create(
+        results_dir, experiment="toy", variant="plain", seed=0, config={}
+    )
+    begun.append({"cell": 0, "kind": "result"})
+    for step in (0, 5):
+        begun.append({"cell": 1, "kind": "train", "step": step})
+    (begun.path / "checkpoints").mkdir()
+    (begun.path / "checkpoints" / "5").write_bytes(os.urandom(1000))
+    begun.finish("interrupted")
+    return pathlib.Path(begun.path)
+
+
 def offline(*words) -> list:
     """`words` without a network, if this user may take it away."""
     alone = ["unshare", "--net"]
@@ -154,11 +168,17 @@ def test_from_pack_to_promote(clone, tmp_path):
     assert short.returncode == 75 and "the same command resumes" in short.stderr
     done = run(*offline(in_time, "run", "270", *command), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    under_way = begin_training(copy / "results" / "local")
     done = run(in_time, "collect", "records.tar.gz", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
     (tmp_path / "away").rename(clone)
     assert run("tar", "-xzf", tmp_path / "records.tar.gz", cwd=clone).returncode == 0
+    # It goes on there, where its checkpoints are not. Here it has kept all.
+    assert len(runs.read_run(under_way).records) == 3
+    collected = clone / under_way.relative_to(copy)
+    assert runs.read_run(collected).records == [{"cell": 0, "kind": "result"}]
+    assert not (collected / "checkpoints").exists()
     place = pathlib.Path("results") / "local" / RUN
     done = run(sys.executable, "-m", "experiments.promote", place, cwd=clone)
     assert done.returncode == 0, done.stderr

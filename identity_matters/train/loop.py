@@ -282,7 +282,9 @@ class _Run:
         if last_recorded_step > 2 * self.intervals.steps_per_checkpoint:
             raise CheckpointError(
                 f"metrics.jsonl goes on to step {last_recorded_step}, but there is no"
-                f" checkpoint in {self.checkpoints.directory}"
+                f" checkpoint in {self.checkpoints.directory}: name the directory that"
+                " has it. If it was not copied with the records, begin this training"
+                " anew by python -m identity_matters.runs.without_checkpoints RUN"
             )
 
     def go_on_from(self, position: dict) -> None:

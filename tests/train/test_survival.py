@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import time
@@ -16,6 +17,7 @@ import time
 import pytest
 
 from experiments.run import CTRL_C_CODE, INTERRUPTED_CODE
+from identity_matters.runs import without_checkpoints
 from identity_matters.train.records import TIMING_FIELDS
 from tests import forked
 
@@ -197,6 +199,37 @@ def test_killed_and_told_to_stop_it_ends_the_same(tmp_path):
         met += 1
     assert met >= 1
     assert run.end() == whole
+
+
+def test_a_copy_without_checkpoints_begins_its_training_anew(tmp_path):
+    run = Run(tmp_path / "run")
+    run.start()
+    (training,) = run.started
+
+    def must_have_a_checkpoint():
+        lines = run.directory / "metrics.jsonl"
+        return lines.exists() and lines.stat().st_size and run.last_step() > 50
+
+    forked.until(must_have_a_checkpoint, training.process)
+    os.kill(training.process.pid, signal.SIGTERM)
+    assert [code for code, _ in run.wait()] == [INTERRUPTED_CODE]
+    shutil.copytree(
+        tmp_path / "run",
+        tmp_path / "copy",
+        ignore=shutil.ignore_patterns("checkpoints"),
+    )
+    copy = Run(tmp_path / "copy")
+    copy.start()
+    ((code, error),) = copy.wait()
+    assert code == 2
+    assert "is no checkpoint in" in error.splitlines()[-1]
+    for results_dir, expected in (("run", 1), ("copy", 0)):
+        assert without_checkpoints.main([str(tmp_path / results_dir)]) == expected
+    ours = copy.end()
+    theirs = run.end()
+    assert ours["status"] == "done"
+    assert ours["lines"] == theirs["lines"]
+    assert ours["arrays"] == theirs["arrays"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

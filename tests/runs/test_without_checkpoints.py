@@ -1,0 +1,82 @@
+"""What a copy of an unfinished run keeps when its checkpoints are not copied."""
+
+import pytest
+
+from identity_matters import runs
+from identity_matters.runs import without_checkpoints
+from tests.runs.toy_runs import DONE, create, lines_of
+
+FINISHED_TRIAL = [
+    {"cell": 0, "kind": "evaluation", "step": 0},
+    {"cell": 0, "kind": "train", "step": 5},
+    {"cell": 0, "kind": "result", "error": 0.25},
+]
+UNDER_WAY = [
+    {"cell": 1, "kind": "evaluation", "step": 0},
+    {"cell": 1, "kind": "train", "step": 5},
+]
+# Of an experiment that does not train, each line is a trial.
+NO_TRAINING = [{"cell": 0, "value": 0.25}, {"cell": 1, "kind": "train"}]
+
+
+def write(tmp_path, records, status="interrupted"):
+    run = create(tmp_path)
+    for record in records:
+        run.append(record)
+    if status == "running":  # as a kill leaves it
+        run._lock.close()
+    else:
+        run.finish(status, **(DONE if status == "done" else {}))
+    return run.path
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
+@pytest.mark.parametrize(
+    ("records", "kept"),
+    [
+        (FINISHED_TRIAL + UNDER_WAY, FINISHED_TRIAL),
+        (FINISHED_TRIAL, FINISHED_TRIAL),
+        (UNDER_WAY, []),
+        (NO_TRAINING, NO_TRAINING),
+        ([], []),
+    ],
+)
+def test_finished_trials_stay_and_the_run_goes_on(tmp_path, status, records, kept):
+    path = write(tmp_path, records, status)
+    dropped = len(records) - len(kept)
+    assert without_checkpoints.drop_training_under_way(path) == dropped
+    assert without_checkpoints.drop_training_under_way(path) == 0
+    resumed = create(tmp_path)
+    assert resumed.records == kept
+    resumed.append(UNDER_WAY[0])
+    resumed.finish("done", **DONE)
+    assert runs.read_run(path).records == [*kept, UNDER_WAY[0]]
+
+
+def test_a_finished_run_stays_as_it_is(tmp_path):
+    path = write(tmp_path, FINISHED_TRIAL + UNDER_WAY, "done")
+    before = runs.read_run(path)
+    assert without_checkpoints.main([str(tmp_path)]) == 0
+    assert runs.read_run(path) == before
+
+
+def test_runs_that_have_checkpoints_or_are_damaged_or_at_work_are_named(
+    tmp_path, capsys
+):
+    path = write(tmp_path, UNDER_WAY)
+    (path / "checkpoints" / "cell=1" / "5").mkdir(parents=True)
+    damaged = write(tmp_path / "damaged", UNDER_WAY)
+    (damaged / "metrics.jsonl").write_text("garbage\n")
+    at_work = create(tmp_path / "at_work")
+    good = write(tmp_path / "good", UNDER_WAY)
+    assert without_checkpoints.main([str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert [line.split(": ")[0] for line in said.err.splitlines()] == [
+        "left as it is"
+    ] * 3
+    for place in (path, damaged, at_work.path):
+        assert str(place) in said.err
+    assert said.out.splitlines() == [
+        f"{good}: the training under way begins anew, without its 2 lines"
+    ]
+    assert len(lines_of(path)) == 2
