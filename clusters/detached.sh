@@ -2,24 +2,32 @@
 # A training that goes on when the connection ends: clusters/detached.sh start MODULE FLAGS...
 # Then, from any connection: clusters/detached.sh logs | status | stop
 # In the checkout training.log has the output, training.pid the process, training.code how it ended.
+# A number may belong to another process later, so training.began has when it began, in ticks since boot.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 step=${1:-}
 shift || true
 
 refuse() { echo "detached: $1" >&2; exit 2; }
-is_running() { [[ -f training.pid && ! -f training.code ]] && kill -0 "$(<training.pid)" 2>/dev/null; }
+# Field 22 of the process's stat; the second field, in brackets, may contain blanks.
+began() { sed "s/.*) //" "/proc/$1/stat" 2>/dev/null | cut -d " " -f 20; }
+export -f began
+is_running() {
+  [[ -f training.pid && -s training.began && ! -f training.code ]] &&
+    [[ "$(began "$(<training.pid)")" == "$(<training.began)" ]]
+}
 
 case $step in
   start)
     (($#)) || refuse "name what to train: clusters/detached.sh start experiments.images.cifar ..."
     is_running && refuse "a training runs here already, process $(<training.pid)"
-    rm -f training.pid training.code
+    rm -f training.pid training.began training.code
     # A session of its own, so that no signal of the connection reaches it.
     # shellcheck disable=SC2016 # expanded by the inner shell
     setsid --fork bash -c '
       trap "" HUP
       .venv/bin/python -m "$@" &
+      began $! >training.began
       echo $! >training.pid
       code=0
       wait $! || code=$?

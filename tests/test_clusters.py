@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -183,6 +184,23 @@ def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp
     while "killed, or this machine was started anew" not in detached("status").stdout:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_another_process_of_the_same_number_is_not_the_training(detached, tmp_path):
+    """As after a reboot."""
+    assert detached("start", "experiments.images.cifar").returncode == 0
+    pid_file = tmp_path / "training.pid"
+    os.killpg(os.getsid(int(pid_file.read_text())), signal.SIGKILL)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        pid_file.write_text(f"{other.pid}\n")
+        said = detached("status").stdout
+        assert said.startswith("killed, or this machine was started anew")
+        assert detached("stop").returncode == 2
+        assert other.poll() is None
+        assert detached("start", "experiments.images.cifar").returncode == 0
+        assert detached("stop").returncode == 0
+        assert other.poll() is None
+        other.kill()
 
 
 @pytest.fixture
