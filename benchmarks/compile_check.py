@@ -27,7 +27,6 @@ on two training programs for v6e-8.
 """
 
 import functools
-import sys
 import time
 import types
 from collections.abc import Callable
@@ -87,15 +86,13 @@ def trials(*, variant: str, slices: tuple, programs: tuple) -> list[dict]:
 
     Raises:
       ValueError: there is no such program, or no compiler for a slice.
-      SystemExit: there is no compiler for a GPU; the command ends as skipped, exit
-        code 0, and has said so.
+      run.SkippedError: there is no compiler for a GPU.
     """
     for name in slices:
         try:
             absent_devices.devices_of(name)
         except absent_devices.NoGpuCompilerError as error:
-            print(f"{EXPERIMENT.name}: skipped: {error}", file=sys.stderr)
-            raise SystemExit(0) from None
+            raise run.SkippedError(str(error)) from None
     for program in programs:
         _require_program(program)
     return [

@@ -27,6 +27,7 @@ from experiments.run.endings import (
     INTERRUPTED_CODE,
     RESUMES,
     DivergedError,
+    SkippedError,
 )
 from experiments.run.experiment import (
     RESULT,
@@ -47,6 +48,7 @@ __all__ = [
     "DivergedError",
     "Experiment",
     "Interrupted",
+    "SkippedError",
     "TrainingExperiment",
     "Verdict",
     "main",
@@ -66,10 +68,9 @@ def main(experiment: Experiment) -> None:
                 config, options = command_line.parse(experiment, sys.argv)
                 joined = _join_processes(experiment)
             _execute(experiment, config, options)
-    except SystemExit as stop:  # --help
-        code = stop.code if isinstance(stop.code, int) else 0
-        ending = endings.Ending(code, message=None)
-    except BaseException as error:
+    except command_line.HelpShown:
+        pass
+    except BaseException as error:  # SystemExit, too: nothing of a run may exit
         ending = endings.ending_of(error, str(flags.FLAGS["results_dir"].value))
         _report(experiment, ending)
     _flush_output()

@@ -17,6 +17,10 @@ from identity_matters import paths, runs
 _HELP_FLAGS = {"--help", "-h", "--helpshort", "--helpfull"}
 
 
+class HelpShown(Exception):
+    """What was asked for is printed: nothing is left to do."""
+
+
 def _define_flags() -> list[flags.FlagHolder]:
     """Defines the flags of every experiment; returns those that `execute` takes."""
     return [
@@ -61,7 +65,7 @@ def parse(
 
     ``--config=[FILE][:VARIANT]`` chooses the variant, ``--config.NAME=VALUE`` changes a
     setting. A file's get_config returns the settings of a variant with some changes;
-    the scale stays the variant's. ``--help`` prints its text and raises SystemExit.
+    the scale stays the variant's. ``--help`` prints its text and raises HelpShown.
 
     `_choose_variant` reads ``--config=`` itself: absl's flag of that name wants a file,
     and our variants need none. absl parses all other flags, those that change settings
@@ -76,7 +80,7 @@ def parse(
     config, defaults = _choose_variant(experiment, argv)
     if _HELP_FLAGS & set(argv):
         print(help_text.help_text(experiment, config, flags_of=__name__))
-        raise SystemExit(0)
+        raise HelpShown
     _change_settings(config, argv)
     options = {holder.name: holder.value for holder in holders}
     for name in ("results_dir", "profile", "checkpoint_dir"):

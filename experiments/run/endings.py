@@ -2,7 +2,7 @@
 
 Exit codes:
 
-* 0: done
+* 0: done; or skipped, in one line, on a machine that cannot run it
 * 1: failed, with a traceback if it is a bug
 * 2: an invalid setting, flag, run directory or checkpoint, in one line
 * 4: a training diverged, in one line; 3 is a code of `experiments.processes`
@@ -68,6 +68,13 @@ class DivergedError(Exception):
         self.step = step
 
 
+class SkippedError(Exception):
+    """This machine cannot run what was asked for, which is no failure: it says why.
+
+    Only `trials` of an experiment may raise it, before anything is written.
+    """
+
+
 class Ending(NamedTuple):
     """An exit code, and the one line to print; a bug has a traceback instead."""
 
@@ -87,6 +94,8 @@ def ending_of(error: BaseException, results_dir: str) -> Ending:
     """How the command ends after `error`."""
     if isinstance(error, app.UsageError | runs.RunError):
         return Ending(USAGE_ERROR_CODE, str(error))
+    if isinstance(error, SkippedError):
+        return Ending(DONE.code, f"skipped: {error}")
     if isinstance(error, DivergedError):
         return Ending(DIVERGED_CODE, str(error))
     if isinstance(error, Interrupted):

@@ -322,6 +322,28 @@ if __name__ == "__main__":
     assert finished.stderr.splitlines()[-1] == "KeyError: 'depth'"
 
 
+@pytest.mark.parametrize("code", ["", "0", "'boom'"])
+def test_a_run_that_exits_has_failed(tmp_path, code):
+    program = f"""
+import dataclasses
+import sys
+from experiments import run
+from tests.toy import experiment
+
+def measure(trial, key):
+    sys.exit({code})
+
+if __name__ == "__main__":
+    run.main(dataclasses.replace(experiment.EXPERIMENT, measure=measure))
+"""
+    results = tmp_path / "results"
+    finished = forked.run_code(program, tmp_path, f"--results_dir={results}", ends=1)
+    assert "sys.exit" in finished.stderr
+    assert finished.stderr.splitlines()[-1].startswith("SystemExit")
+    (failed,) = runs_below(results)
+    assert failed.status == "failed"
+
+
 def _check(value):
     raise ValueError(
         "values are odd",
