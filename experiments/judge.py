@@ -2,9 +2,9 @@
 
 Command: python -m experiments.judge [--write] RUN_OR_DIRECTORY ...
 It prints one line for each field of a summary that is not what today's code says of
-the records. With --write it takes over what the records say, and seals runs of the
-older schema 2, whose digests were optional. The exit code is 1 if a run cannot be read
-or judged, or disagrees and was not written.
+the records, or at the end one line if all are. With --write it takes over what the
+records say, and seals runs of the older schema 2, whose digests were optional. The exit
+code is 1 if a run cannot be read or judged, or disagrees and was not written.
 """
 
 import importlib
@@ -17,6 +17,8 @@ from absl import flags
 
 import experiments
 from experiments import commands
+from experiments.run.settings import NO_VERDICT, name_run
+from experiments.run.trials import without
 from identity_matters import runs
 from identity_matters.report.records import MALFORMED
 from identity_matters.runs import seals
@@ -35,20 +37,10 @@ def conclusion(run: runs.Run) -> dict:
     """What the records of a run say: the fields of summary.json from `claim` on.
 
     Raises RunError if there is no such experiment or variant, if the run has other
-    settings or another scale than the variant, or if the records cannot be judged.
+    settings or another scale than its name says, or if the records cannot be judged.
     """
     experiment = _experiment(run)
-    defaults = experiment.settings_of(run.variant)
-    if not defaults:
-        raise runs.RunError(
-            f"{run.path}: {run.experiment} has no variant {run.variant!r}"
-        )
-    scale = defaults.pop("scale")
-    if run.summary["scale"] != scale:
-        raise runs.RunError(f"{run.path}: its scale must be {scale!r}")
-    if change := runs.why_not_of_variant(run.config, defaults):
-        raise runs.RunError(f"{run.path}: {change}")
-    settings = {**run.config, "scale": scale}
+    settings = {**run.config, "scale": _scale(run, experiment)}
     try:
         if run.status == "diverged":
             judged = experiment.judge_diverged(settings, run.records)
@@ -68,13 +60,31 @@ def conclusion(run: runs.Run) -> dict:
         "seconds": seconds,
         "claim": judged.claim,
         "metrics": judged.metrics,
-        "verdict": judged.verdict,
+        "verdict": NO_VERDICT if run.summary.get("changed") else judged.verdict,
         "paper": judged.paper,
     }
     fields = runs.from_json(runs.to_json(fields))
     return fields | {
         name: runs.without_non_finite(fields[name]) for name in ("metrics", "paper")
     }
+
+
+def _scale(run: runs.Run, experiment: Any) -> str:
+    """The scale of a run; RunError unless name, scale and settings fit together."""
+    # A run of changed settings is called VARIANT@HASH.
+    changed = run.summary.get("changed", {})
+    variant = run.variant.partition("@")[0] if changed else run.variant
+    defaults = experiment.settings_of(variant)
+    if not defaults:
+        raise runs.RunError(f"{run.path}: {run.experiment} has no variant {variant!r}")
+    config = {"variant": variant, **run.config, "scale": defaults["scale"]}
+    name = name_run(config, defaults)
+    if name.changed != changed or name.variant != run.variant:
+        why_not = runs.why_not_of_variant(run.config, without(defaults, "scale"))
+        raise runs.RunError(f"{run.path}: {why_not or 'has the settings of a variant'}")
+    if run.summary["scale"] != name.scale:
+        raise runs.RunError(f"{run.path}: its scale must be {name.scale!r}")
+    return name.scale
 
 
 def _experiment(run: runs.Run) -> Any:
@@ -112,16 +122,19 @@ def _main(paths: list[str]) -> int:
         for path in paths
         for directory in _run_directories(pathlib.Path(path))
     ]
-    code = 0
+    right = 0
     for directory in directories:
         try:
-            is_right = _judge(directory)
+            right += _judge(directory)
         except runs.RunError as error:
             commands.show(str(error))
-            is_right = False
-        if not is_right:
-            code = 1
-    return code
+    if right < len(directories):
+        return 1
+    plural = "" if right == 1 else "s"
+    commands.show(
+        f"{right} run{plural}: claims, verdicts and metrics follow from the records"
+    )
+    return 0
 
 
 def _judge(path: pathlib.Path) -> bool:

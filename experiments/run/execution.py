@@ -17,7 +17,7 @@ from experiments.run.experiment import (
     Verdict,
 )
 from experiments.run.measuring import measure_trials
-from experiments.run.settings import RunName, name_run
+from experiments.run.settings import NO_VERDICT, RunName, name_run
 from experiments.run.signals import Interrupted, stop_signal
 from experiments.run.trials import without
 from identity_matters import jax_settings, runs
@@ -257,7 +257,7 @@ def _measure(
 def _conclusion(prepared: _Prepared, verdict: Verdict, records: list[dict]) -> dict:
     """What the summary says of a run that was judged."""
     if prepared.name.changed:
-        verdict = dataclasses.replace(verdict, verdict="not comparable")
+        verdict = dataclasses.replace(verdict, verdict=NO_VERDICT)
     seconds = prepared.experiment.phase_seconds(records)
     return {"seconds": seconds, **dataclasses.asdict(verdict)}
 

@@ -14,6 +14,8 @@ import ml_collections
 
 from identity_matters import runs
 
+# The verdict of a run of changed settings: the claim is about others.
+NO_VERDICT = "not comparable"
 # How error messages describe the values of a setting, by type.
 _DESCRIPTIONS = {
     int: "whole numbers",

@@ -154,6 +154,11 @@ ONE = next(iter(METRICS))
         ("summary", {"seconds": {"total": 1.0}}, "the records say"),
         ("summary", {"scale": "reduced"}, "its scale must be 'paper'"),
         ("config", {"taus": [0.25]}, "was made with taus=[0.25], which is"),
+        (
+            "config",
+            {"variant": "hessian_at_origin"},
+            "was made with variant='hessian_at_origin', which is",
+        ),
     ],
 )
 def test_promote_refuses_what_nobody_could_make_again_or_lies_elsewhere(
@@ -233,7 +238,8 @@ def test_a_run_of_schema_2_is_sealed_once_it_is_judged(tmp_path, local):
     assert run_module("judge", "--write", tmp_path).returncode == 0
     assert contents(local) == before
     good = run_module("judge", tmp_path)
-    assert (good.returncode, good.stdout) == (0, "")
+    said = "1 run: claims, verdicts and metrics follow from the records\n"
+    assert (good.returncode, good.stdout) == (0, said)
 
 
 def test_the_summary_is_written_as_the_records_say(local):
@@ -248,6 +254,29 @@ def test_the_summary_is_written_as_the_records_say(local):
     assert f"metrics.{ONE} is 77, the records say" in judged.stdout
     assert run_module("judge", "--write", local).returncode == 0
     assert runs.read_run(local) == before
+
+
+def test_a_run_of_changed_settings_is_judged_but_for_its_verdict(tmp_path):
+    changed = ("--config=:negative_determinant", "--config.taus=(0.25,)")
+    forked.run("experiments.landscape", *changed, f"--results_dir={tmp_path}", ends=0)
+    (path,) = tmp_path.glob("landscape/negative_determinant@*/seed=0")
+    assert run_module("judge", tmp_path).returncode == 0
+    summary = runs.read_run(path).summary
+    for fields, message in (
+        ({"verdict": "holds"}, "verdict is 'holds', the records say 'not comparable'"),
+        ({"changed": {"taus": [0.5]}}, "was made with taus=[0.25], which is"),
+        ({"changed": {}}, "landscape has no variant 'negative_determinant@"),
+        ({"scale": "paper"}, "its scale must be 'reduced'"),
+        ({"variant": "negative_determinant@0"}, "was made with taus=[0.25], which is"),
+    ):
+        rewrite(path, "summary.json", **fields)
+        judged = run_module("judge", path)
+        assert (judged.returncode, message in judged.stdout) == (1, True), judged
+        rewrite(path, "summary.json", **{name: summary[name] for name in fields})
+    rewrite(path, "config.json", taus=[0.5, 0.25])
+    assert (
+        "was made with taus=[0.5, 0.25], which is" in run_module("judge", path).stdout
+    )
 
 
 def test_what_cannot_be_judged_is_named(tmp_path, local):
