@@ -7,6 +7,7 @@ records say, and seals runs of the older schema 2, whose digests were optional. 
 code is 1 if a run cannot be read or judged, or disagrees and was not written.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import math
@@ -140,8 +141,17 @@ def _main(paths: list[str]) -> int:
 def _judge(path: pathlib.Path) -> bool:
     """Judges a run, and writes the judgement with --write; whether all is right then.
 
-    Raises RunError if the run cannot be read or judged.
+    Raises RunError if the run cannot be read or judged, or if with --write another
+    process is writing it.
     """
+    with contextlib.ExitStack() as lock:
+        if _WRITE.value:
+            runs.lock_path(path, lock)
+        return _judge_as_it_is(path)
+
+
+def _judge_as_it_is(path: pathlib.Path) -> bool:
+    """See `_judge`; with --write the run must be locked."""
     run, is_sealed = _read(path)
     if run.status not in runs.FINISHED:
         raise runs.RunError(

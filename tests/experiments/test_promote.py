@@ -1,5 +1,6 @@
 """Promotion and judging: what may become a reference, and what is sealed."""
 
+import contextlib
 import json
 import os
 import re
@@ -254,6 +255,19 @@ def test_the_summary_is_written_as_the_records_say(local):
     assert f"metrics.{ONE} is 77, the records say" in judged.stdout
     assert run_module("judge", "--write", local).returncode == 0
     assert runs.read_run(local) == before
+
+
+def test_a_run_that_another_process_writes_is_not_written(local):
+    rewrite(local, "summary.json", verdict="counterexample")
+    before = contents(local)
+    with contextlib.ExitStack() as lock:
+        runs.lock_path(local, lock)
+        judged = run_module("judge", "--write", local)
+        assert judged.returncode == 1
+        assert "another process is writing here" in judged.stdout
+        # Who only reads needs no lock.
+        assert "the records say 'holds'" in run_module("judge", local).stdout
+    assert contents(local) == before
 
 
 def test_a_run_of_changed_settings_is_judged_but_for_its_verdict(tmp_path):
