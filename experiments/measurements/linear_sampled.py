@@ -203,6 +203,15 @@ class SeveralCounts:
     keeps_checkpoint = False
 
     def __init__(self, *, device_counts: tuple, agreement_tolerance: float, **settings):
+        if not device_counts:
+            raise ValueError("device_counts must hold at least one value, but is empty")
+        batch_examples = settings["train"]["batch_examples"]
+        for count in device_counts:
+            if count < 1 or batch_examples % count:
+                raise ValueError(
+                    f"device_counts must divide train.batch_examples, {batch_examples},"
+                    f" got {count}"
+                )
         most = max(device_counts)
         devices = parallel.pick_devices(0, most)
         self.devices = devices if len(devices) >= most else jax.devices("cpu")

@@ -138,7 +138,7 @@ def _check_and_build(
 def _configure_process(experiment: Experiment, settings: dict) -> None:
     """Sets JAX up for this kind of experiment; UsageError if there is no device."""
     if isinstance(experiment, DeviceExperiment):
-        process.configure_for_devices(max(settings.get("device_counts", (1,))))
+        process.configure_for_devices(_most_devices(settings))
     else:
         process.configure_for_theory()
     try:
@@ -154,6 +154,16 @@ def _configure_process(experiment: Experiment, settings: dict) -> None:
             raise app.UsageError(str(error)) from None
     if not _writes(experiment):
         logging.set_verbosity(logging.WARNING)
+
+
+def _most_devices(settings: dict) -> int:
+    """The most devices that the settings ask for at once; 1 if they do not say.
+
+    The settings are checked only later, when JAX is set up.
+    """
+    counts = settings.get("device_counts", ())
+    whole = [count for count in counts if type(count) is int]
+    return max(whole, default=1)
 
 
 def _writes(experiment: Experiment) -> bool:

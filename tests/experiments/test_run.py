@@ -185,6 +185,24 @@ REFUSED = {
             "give all of --coordinator_address, --num_processes and --process_id",
         ),
     ],
+    "experiments.linear_sampled": [
+        (
+            ["--config=:devices", "--config.device_counts=()"],
+            "device_counts must hold at least one value, but is empty",
+        ),
+        (
+            ["--config=:devices", "--config.device_counts=(1,'two')"],
+            "device_counts must hold whole numbers, got 'two'",
+        ),
+        (
+            ["--config=:devices", "--config.device_counts=(1,3)"],
+            "device_counts must divide train.batch_examples, 64, got 3",
+        ),
+        (
+            ["--config=:devices", "--config.device_counts=(0,)"],
+            "device_counts must divide train.batch_examples, 64, got 0",
+        ),
+    ],
     "experiments.images.ablations": [
         (
             ["--config.model.projection=trained"],
