@@ -129,7 +129,8 @@ def _prepare(
 def _check_and_build(
     experiment: Experiment, settings: dict, defaults: dict, seed: int
 ) -> tuple[list[dict], list]:
-    """See `Experiment.prepare`; also refuses a seed that is out of range."""
+    """See `Experiment.prepare`; also refuses a name or seed that no run may have."""
+    runs.run_path("", experiment.name, settings["variant"], seed)
     if not 0 <= seed < runs.SEEDS:
         raise ValueError(f"seed must be from 0 to {runs.SEEDS - 1}, got {seed}")
     return experiment.prepare(settings, without(defaults, "scale"))

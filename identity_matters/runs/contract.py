@@ -24,6 +24,9 @@ VERDICTS = {
 SCALES = ("paper", "reduced")
 # in float32 mode JAX uses 32 bits of a seed: larger ones would repeat smaller ones
 SEEDS = 2**32
+# How many names experiment and variant have together, at most: runs are found by globs,
+# which in buckets have no "**".
+MOST_NAMES = 4
 _PLAIN_NAME = "[A-Za-z0-9_.+@-]+"
 _PATH = re.compile(f"{_PLAIN_NAME}(/{_PLAIN_NAME})*")
 _METRIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=:@+/-]*")
@@ -36,13 +39,22 @@ _VERSION = re.compile(r"[A-Za-z0-9_.!+-]{1,100}")
 def run_path(
     results_dir: str | os.PathLike[str], experiment: str, variant: str, seed: int
 ) -> Any:
-    """The directory of a run; ValueError if a name could lead out of `results_dir`."""
+    """The directory of a run.
+
+    ValueError if a name could lead out of `results_dir`, or too far down in it.
+    """
     for what, name in {"experiment": experiment, "variant": variant}.items():
         if not _is_path(name):
             raise ValueError(
                 f"{what} must be a relative path of plain names, got {name!r}"
             )
-    return epath.Path(results_dir) / experiment / variant / f"seed={seed}"
+    name = f"{experiment}/{variant}"
+    if len(name.split("/")) > MOST_NAMES:
+        raise ValueError(
+            f"experiment and variant must be at most {MOST_NAMES} names, got {name!r}:"
+            " runs are not looked for any deeper"
+        )
+    return epath.Path(results_dir) / name / f"seed={seed}"
 
 
 def _is_path(value: Any) -> bool:

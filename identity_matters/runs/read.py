@@ -172,8 +172,7 @@ def read_collection(root: str | os.PathLike[str]) -> tuple[list[Run], list[str]]
 
 
 def _run_paths(top: Any) -> list[Any]:
-    # Globs in buckets have no "**"; variants are up to three names deep.
     paths: list[Any] = []
-    for names in ("*", "*/*", "*/*/*", "*/*/*/*"):
-        paths += top.glob(f"{names}/seed=*")
+    for count in range(1, contract.MOST_NAMES + 1):
+        paths += top.glob("*/" * count + "seed=*")
     return sorted(paths)

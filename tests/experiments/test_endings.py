@@ -383,6 +383,13 @@ def test_only_a_raise_statement_of_ours_refuses(function, refuses):
     assert not refusals.is_refusal(caught.value, {"identity_matters"})
 
 
+def test_a_variant_whose_run_would_not_be_found_is_refused(tmp_path):
+    deep = dataclasses.replace(experiment.EXPERIMENT, name="toy/a/b/c")
+    with pytest.raises(app.UsageError, match="at most 4 names, got 'toy/a/b/c/plain'"):
+        execution.execute(deep, experiment.get_config(), seed=0, results_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("step", ["trials", "build"])
 @pytest.mark.parametrize(
     "refusal",

@@ -310,6 +310,16 @@ def test_a_variant_cannot_leave_its_directory(tmp_path, variant):
         runs.run_path(tmp_path, variant, "plain", 0)
 
 
+def test_a_run_is_found_however_deep_it_may_be_and_refused_deeper(tmp_path):
+    deepest = create(tmp_path, experiment="toy", variant="a/b/c")
+    deepest.finish("interrupted")
+    (found,), problems = runs.read_collection(tmp_path)
+    assert (found.variant, problems) == ("a/b/c", [])
+    with pytest.raises(ValueError, match=r"at most 4 names, got 'toy/a/b/c/d'"):
+        create(tmp_path, experiment="toy", variant="a/b/c/d")
+    assert len(list(deepest.path.parent.iterdir())) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
