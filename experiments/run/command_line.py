@@ -1,6 +1,7 @@
 """The command line of an experiment: its flags, and the settings that they choose."""
 
 import importlib.util
+import os
 import re
 import runpy
 from typing import Any
@@ -100,12 +101,24 @@ def _choose_variant(
     file, _, variant = (choices or [""])[-1].partition(":")
     arguments = [variant] if variant else []
     if file:
+        _check_is_file(experiment, file)
         config = _read_config(file, arguments)
     else:
         config = experiment.get_config(*arguments)
     defaults = experiment.get_config(config.variant).to_dict()
     config.scale = defaults["scale"]
     return config, defaults
+
+
+def _check_is_file(experiment: Experiment, file: str) -> None:
+    """ValueError for what is no file, as a variant without its colon."""
+    if os.path.isfile(paths.expand_home(file)):
+        return
+    if experiment.settings_of(file):
+        hint = f"to choose the variant put a colon before it: --config=:{file}"
+    else:
+        hint = "a variant has a colon before it: --config=:VARIANT"
+    raise ValueError(f"--config={file}: there is no such file; {hint}")
 
 
 def _read_config(file: str, arguments: list[str]) -> ml_collections.ConfigDict:

@@ -152,7 +152,16 @@ REFUSED = {
             ["--config=:fancy"],
             "variant must be one of plain, short, slow, wild, got 'fancy'",
         ),
-        (["--config=nowhere.py"], "cannot read the settings from --config=nowhere.py"),
+        (
+            ["--config=nowhere.py"],
+            "--config=nowhere.py: there is no such file; a variant has a colon before",
+        ),
+        (
+            ["--config=slow"],
+            "there is no such file; to choose the variant put a colon before it:"
+            " --config=:slow",
+        ),
+        (["--config=tests"], "--config=tests: there is no such file"),
         (
             ["--config=README.md"],
             "cannot read the settings from --config=README.md (SyntaxError: ",
