@@ -1,5 +1,6 @@
 """The lines that a run ends with: its verdict, the paper's result, and its own."""
 
+import re
 from typing import Any
 
 from etils import epath
@@ -9,8 +10,9 @@ from identity_matters.report.collection import group_runs
 from identity_matters.report.numbers import format_number
 from identity_matters.report.sentences import headline
 
-# How many metrics are shown where the claim has no sentence for the run.
-_METRICS_SHOWN = 4
+# How many metrics are shown where the claim has no sentence for the run. Those that its
+# sentences on other runs name are shown in any case.
+_METRICS_SHOWN = 8
 
 
 def last_lines(summary: dict, path: Any, results_dir: Any) -> str:
@@ -32,7 +34,7 @@ def last_lines(summary: dict, path: Any, results_dir: Any) -> str:
         )
     root = epath.Path(results_dir)
     flag = "" if str(root) == "results/local" else f" RESULTS_DIR={root}"
-    result = _own_result(summary, claim.id, path)
+    result = _own_result(summary, claim, path)
     changes = _changes(summary)
     if changes:
         compared = f"{claim.title} with {changes}: no verdict\n  yours   {result}\n"
@@ -55,11 +57,23 @@ def _changes(summary: dict) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in changed.items())
 
 
-def _own_result(summary: dict, claim: str, path: Any) -> str:
-    """The claim's sentence filled with this run's numbers, or its first metrics."""
-    sentence = headline(claim, group_runs([runs.read_run(path)]))
+def _own_result(summary: dict, claim: paper.Claim, path: Any) -> str:
+    """The claim's sentence filled with this run's numbers, or some of its metrics."""
+    sentence = headline(claim.id, group_runs([runs.read_run(path)]))
     if sentence:
         return sentence
     # The claim's sentence covers other variants only.
-    metrics = list(summary["metrics"].items())[:_METRICS_SHOWN]
-    return ", ".join(f"{name} = {format_number(value)}" for name, value in metrics)
+    metrics = summary["metrics"]
+    named = [name for name in metrics if _is_named_by(claim, name)]
+    others = [name for name in metrics if name not in named]
+    shown = named + others[: max(0, _METRICS_SHOWN - len(named))]
+    return ", ".join(f"{name} = {format_number(metrics[name])}" for name in shown)
+
+
+def _is_named_by(claim: paper.Claim, metric: str) -> bool:
+    """Whether a sentence of the claim holds a value of this metric.
+
+    `report.sentences` says how: ``{experiment/variant:max metric~3}``, say.
+    """
+    value = re.compile("[: ]" + re.escape(metric) + "[~}]")
+    return any(value.search(sentence) for sentence in claim.ours)

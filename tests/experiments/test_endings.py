@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from experiments.run import conclusion, endings, execution, refusals, signals
 from identity_matters import runs
 from tests import forked
 from tests.experiments.test_run import TOY, run_toy, runs_below
+from tests.measured import REFERENCE
+from tests.rewriting import rewrite
 from tests.toy import experiment
 
 
@@ -41,6 +45,22 @@ def test_a_finished_run_without_a_claim_says_where_to_add_it():
     lines = conclusion.last_lines({"claim": "half-turn"}, "results/a", "results")
     assert lines.startswith("finished: results/a/summary.json\n")
     assert "claims.toml has no 'half-turn' yet" in lines
+
+
+def test_the_metrics_that_the_claim_names_are_shown_first_and_all(tmp_path):
+    """Its sentence is on the variant, and this run is of changed settings."""
+    changed = "landscape/critical_points@baff1aa3"
+    path = tmp_path / changed / "seed=0"
+    shutil.copytree(REFERENCE / "landscape" / "critical_points" / "seed=0", path)
+    rewrite(path, "summary.json", variant="critical_points@baff1aa3")
+    summary = runs.read_run(path).summary
+    others = {f"other_{place}": place for place in range(20)}
+    summary = {**summary, "metrics": {**others, **summary["metrics"]}}
+    lines = conclusion.last_lines(summary, path, tmp_path)
+    shown = re.findall(r"(\w+) = ", lines)
+    assert len(shown) == 8
+    assert "critical_points_inside_not_optimal" in shown[:3]
+    assert shown[3] == "other_0"
 
 
 @pytest.mark.parametrize(
