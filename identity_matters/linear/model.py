@@ -72,11 +72,15 @@ def check_array(
         raise ValueError(f"{name} must {needed}, got shape {array.shape}")
     # result_type, not array.dtype: without x64 a float64 NumPy array would silently
     # become float32.
-    if jnp.result_type(array) != jnp.float64:
-        raise TypeError(
-            f"{name} must be float64, is {jnp.result_type(array)} here; call"
-            ' jax.config.update("jax_enable_x64", True) before creating the array'
-        )
+    dtype = jnp.result_type(array)
+    if dtype == jnp.float64:
+        return
+    if jnp.result_type(float) == jnp.float64:
+        raise TypeError(f"{name} must be float64, is {dtype}")
+    raise TypeError(
+        f"{name} must be float64, and JAX would make it {dtype}: call"
+        ' jax.config.update("jax_enable_x64", True) at the start of the program'
+    )
 
 
 def check_stack(A: Array) -> None:

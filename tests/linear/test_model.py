@@ -136,6 +136,18 @@ def test_shapes_that_do_not_fit_and_single_precision_are_refused(changed, messag
         model.excess_risk_and_gradient(**arguments)
 
 
+def test_what_jax_would_make_float32_is_refused_with_what_to_call():
+    A, R, Sigma = map(np.asarray, _problem(0, 2, 3)[:3])
+    said = (
+        "A must be float64, and JAX would make it float32: call"
+        ' jax.config.update("jax_enable_x64", True) at the start of the program'
+    )
+    assert A.dtype == np.float64
+    with jax.enable_x64(False), pytest.raises(TypeError) as refused:
+        model.excess_risk(A, R, Sigma)
+    assert str(refused.value).splitlines()[0] == said
+
+
 # Gradient descent.
 
 ONE = np.zeros((1, 1, 1))  # a scalar layer at 0
