@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
-from identity_matters import runs
+from identity_matters import flops, runs
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.preprocessing import Preprocessing
 from identity_matters.train import net_source
@@ -39,7 +39,7 @@ BATCH_EXAMPLES = 1000
 SHIPPED = pathlib.Path(__file__).parent / "shipped"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TrainedNet:
     """A net with its variables, and the preprocessing that it was trained with.
 
@@ -65,6 +65,16 @@ class TrainedNet:
             )
         # It raises if they do not fit.
         count_classes(self.net, self.variables, self.preprocessing.image_shape)
+
+    def __repr__(self) -> str:
+        """One line: net, parameters, raw images and normalisation."""
+        parameters = flops.count_parameters(self.variables.get("params", {}))
+        preprocessing = self.preprocessing
+        images = f"{preprocessing.dtype}{_shown_shape(preprocessing.image_shape)}"
+        return (
+            f"TrainedNet({type(self.net).__name__}, {parameters:,} parameters,"
+            f" {images}, {preprocessing.normalization})"
+        )
 
     def predict(
         self, images: Any, *, batch_examples: int = BATCH_EXAMPLES
@@ -249,7 +259,7 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
         raise ValueError(
             "variables are boxed with metadata: unbox them by flax.linen.meta.unbox"
         )
-    shown = f"[{', '.join(map(str, ('n', *image_shape)))}]"
+    shown = _shown_shape(image_shape)
     example = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
     try:
         logits, _ = jax.eval_shape(
@@ -268,6 +278,11 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
             f"the net must give logits [n, k], got {getattr(logits, 'shape', logits)}"
         )
     return logits.shape[1]
+
+
+def _shown_shape(image_shape: tuple[int, ...]) -> str:
+    """The shape of n images, as in "[n, 32, 32, 3]"."""
+    return f"[{', '.join(map(str, ('n', *image_shape)))}]"
 
 
 def whole_labels(name: str, labels: Any, *, examples: int, classes: int) -> np.ndarray:

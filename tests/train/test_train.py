@@ -1,6 +1,7 @@
 """Arrays in, a trained net and its labels out, as docs/training.md shows it."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,6 +93,19 @@ def test_predict_gives_the_labels_that_evaluate_counts(normalization, kind, tmp_
         match=f"images must be {kind}, as the images that the net was trained on",
     ):
         loaded.predict(other)
+
+
+def test_a_trained_net_is_shown_in_one_line(trained):
+    parameters = sum(x.size for x in jax.tree.leaves(trained.variables["params"]))
+    images = f"uint8[n, {', '.join(map(str, X.shape[1:]))}]"
+    normalization = trained.preprocessing.normalization
+    assert repr(trained) == (
+        f"TrainedNet(Own, {parameters} parameters, {images}, {normalization})"
+    )
+    assert repr(train.load("cifar10")) == (
+        "TrainedNet(AllConvResidual, 13,538,736 parameters, uint8[n, 32, 32, 3],"
+        " per_image)"
+    )
 
 
 def test_uint8_is_divided_by_255(trained):
