@@ -10,7 +10,8 @@ read, or if there are runs but none is finished. A run contradicts the reference
 * if the reference decides nothing about the variant, and the run, at the paper's scale,
   did not reproduce its claim, or seeds of it disagree.
 
-"undecided" and "not comparable" contradict nothing. `make report` has all measured
+"undecided" and "not comparable" contradict nothing. As long as you have made no runs,
+it prints the results of the paper and the reference. `make report` has all measured
 values.
 """
 
@@ -39,11 +40,10 @@ _STYLES = {
 
 def _main(_: list[str]) -> int:
     directory = pathlib.Path(commands.RESULTS_DIR.value)
-    if not directory.is_dir():
-        message = (
-            f"{directory}: there is no such directory; `make reproduce` makes runs"
-        )
-        raise flags.ValidationError(message)
+    # In a fresh clone the usual directory is not there yet.
+    is_usual = commands.RESULTS_DIR.value == commands.RESULTS_DIR.default
+    if not directory.is_dir() and not is_usual:
+        raise flags.ValidationError(f"{directory}: there is no such directory")
     reference = read("reference", commands.REFERENCE_DIR.value)
     yours = read("yours", directory)
     console = commands.Console()
@@ -73,10 +73,13 @@ def _print_claim(
     yours: Collection,
     console: commands.Console,
 ) -> None:
-    """Prints title, verdict and results of a claim that you have runs of."""
+    """Prints title, verdict and results of a claim that you have runs of.
+
+    If you have no runs at all, it is one that the reference has runs of.
+    """
     known = verdicts(claim.id, reference.groups)
     verdict = verdicts(claim.id, yours.groups)
-    if verdict == NOT_RUN:
+    if verdict == NOT_RUN and (yours.runs or known == NOT_RUN):
         return
     style = next(style for words, style in _STYLES.items() if words in verdict)
     console.print(
@@ -85,7 +88,7 @@ def _print_claim(
     results = {
         "paper": claim.published,
         "reference": headline(claim.id, reference.groups),
-        "yours": headline(claim.id, yours.groups),
+        "yours": headline(claim.id, yours.groups) if verdict != NOT_RUN else "",
     }
     if known != verdict:
         results["reference"] += f" [{known}]"

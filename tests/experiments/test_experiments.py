@@ -171,9 +171,18 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     assert damaged.returncode == 1
     assert "summary.json: missing" in damaged.stdout
     (tmp_path / "empty").mkdir()
-    empty = run_module("compare", f"--results_dir={tmp_path / 'empty'}")
+    empty = run_module("compare", nowhere, f"--results_dir={tmp_path / 'empty'}")
     assert (empty.returncode, empty.stdout.count("\n")) == (0, 1)
     assert "empty: there are no runs yet; `make reproduce` makes them" in empty.stdout
+    # In a fresh clone there is not even the directory.
+    write_run(tmp_path / "known")
+    reference = f"--reference_dir={tmp_path / 'known'}"
+    fresh = forked.run("experiments.compare", reference, cwd=tmp_path, ends=0)
+    title, published, known, note = fresh.stdout.splitlines()
+    assert title == "Theorem 2.1: not run"
+    assert published.startswith("    paper      |||A||| ")
+    assert known == "    reference   [reproduced]"
+    assert note == "results/local: there are no runs yet; `make reproduce` makes them"
     write_run(tmp_path / "bad", verdict="not reproduced")
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1
