@@ -6,6 +6,7 @@ workers or hosts read, nor on where a stream began (see `streaming`).
 
 import hashlib
 import importlib.util
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +52,7 @@ class EncodedImages:
         self.data_dir = pathlib.Path(expand_home(data_dir))
         self.split = split
         prepared = builder(self.data_dir)
-        if not prepared.is_prepared():
+        if not is_prepared(prepared):
             raise ValueError(
                 f"{NAME} is not prepared in {self.data_dir}; see: make data"
                 f" DATASETS={NAME}"
@@ -132,6 +133,21 @@ def builder(data_dir: str | os.PathLike[str], name: str = NAME) -> Any:
             f" ({runs.first_line(error.__cause__ or error)}); prepare it in another"
             f" directory: make data DATASETS={dataset} DATA_DIR=..."
         ) from error
+
+
+def is_prepared(builder: Any) -> bool:
+    """Whether the files of a `builder` are there.
+
+    tensorflow_datasets would warn of a directory that it does not find. Who asks has a
+    message of their own.
+    """
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return builder.is_prepared()
+    finally:
+        logger.setLevel(level)
 
 
 def require_packages() -> None:

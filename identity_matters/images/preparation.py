@@ -103,7 +103,7 @@ def _prepared_builder(
     """The prepared builder; that of imagenet2012 turns CMYK and PNG into RGB JPEGs."""
     _require_tensorflow(name)
     builder = imagenet.builder(data_dir, tfds_name)
-    if builder.is_prepared():
+    if imagenet.is_prepared(builder):
         return builder
     manual = data_dir / "downloads" / "manual"
     advice = f"from {origin} into {manual} and run this again"

@@ -274,12 +274,13 @@ def test_bad_numbers_of_workers_are_refused(numbers):
         load_data({**IMAGENET_DATA, **workers})
 
 
-def test_what_is_not_there_is_named(examples, tmp_path):
+def test_what_is_not_there_is_named(examples, tmp_path, caplog):
     for empty in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(
             ValueError, match=f"not prepared in {empty}; see: make data"
         ):
             imagenet.EncodedImages(empty, "train")
+    assert caplog.messages == []  # by tensorflow_datasets
     miniature.write(tmp_path, {"train": examples["train"]})
     with pytest.raises(ValueError, match="has no validation split"):
         imagenet.EncodedImages(tmp_path, "validation")
