@@ -1,9 +1,7 @@
 """The loop over the trials of a run, which goes on where an earlier process stopped."""
 
-import collections
 import contextlib
 import time
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +10,7 @@ from absl import logging
 
 from experiments.run.experiment import Experiment
 from experiments.run.signals import Stop
-
-_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+from identity_matters import compilations
 
 
 def generator(key: jax.Array) -> np.random.Generator:
@@ -49,7 +46,8 @@ def measure_trials(
     if recorded:
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
     seconds_of_done: list[float] = []
-    with _compile_seconds() as compiling:
+    compiling: list[float] = []
+    with compilations.heard_by(compiling.append):
         for index, trial in enumerate(trials):
             if index not in recorded:
                 stop.check()
@@ -90,11 +88,11 @@ def _measure_one(
     count: int,
     key: jax.Array,
     logs: Any,
-    compiling: dict[str, float],
+    compiling: list[float],
 ) -> _Record:
     """Measures trial `index` of `count`; see `measure_trials`.
 
-    `compiling` receives the seconds of JAX's events.
+    `compiling` receives the seconds of each compilation.
     """
     compiling.clear()
     started = time.perf_counter()
@@ -104,7 +102,7 @@ def _measure_one(
     earlier_seconds = log.earlier_seconds if log else 0.0
     # A resumed training already counts the compiling of earlier processes.
     added = {
-        "compile_seconds": compiling[_COMPILE_EVENT],
+        "compile_seconds": sum(compiling),
         "seconds": earlier_seconds + wall_seconds,
     }
     for name in added.keys() & measured.keys():
@@ -112,21 +110,6 @@ def _measure_one(
     # dict() refuses a repeated name, so no measured value overwrites a setting.
     fields = dict(cell=index, **trial, **measured, **added)
     return _Record(fields, wall_seconds)
-
-
-@contextlib.contextmanager
-def _compile_seconds() -> Iterator[dict[str, float]]:
-    """Inside, JAX's events and the seconds that they took are added to the dict."""
-    seconds_by_event: dict[str, float] = collections.defaultdict(float)
-
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        seconds_by_event[event] += duration_secs
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seconds_by_event
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def _log_trial(

@@ -19,16 +19,15 @@ replica. None of this is part of the mathematics of a step, which is in `step`.
 """
 
 import contextlib
-import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from identity_matters import jax_settings
+from identity_matters import compilations, jax_settings
 from identity_matters.batches import Arrays, evaluation_batch, train_batch
 from identity_matters.checks import check_whole
 from identity_matters.train import program_shapes
@@ -42,8 +41,6 @@ _EVALUATIONS_IN_FLIGHT = 2
 # Where the host starts each operation of each step, and so is busy until a dispatch is
 # nearly over. A TPU runs the steps of a dispatch by itself.
 _HOST_DRIVEN_PLATFORMS = ("cpu", "gpu")
-# JAX's event at the end of a compilation, or of reading a program from the cache
-_COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def pick_devices(count: int, batch_examples: int) -> list[jax.Device]:
@@ -349,41 +346,18 @@ class ParallelSteps:
         if program in self._compiled:
             return mapped(*arguments)
         self._compiled.add(program)
-        with _compiling() as compiling:
+        # A first call traces, lowers and compiles, until the last compilation ends.
+        # Where the host drives the devices, the call then runs the program, too.
+        last_end = started = time.perf_counter()
+
+        def note_end(_: float) -> None:
+            nonlocal last_end
+            last_end = time.perf_counter()
+
+        with compilations.heard_by(note_end):
             results = mapped(*arguments)
-        self.compile_seconds += compiling.seconds
+        self.compile_seconds += last_end - started
         return results
-
-
-@dataclasses.dataclass
-class _Compiling:
-    """How long a first call traces, lowers and compiles.
-
-    Attributes:
-      started: when the call began, by `time.perf_counter`.
-      seconds: from there to the end of the last compilation so far. The call itself may
-        take longer: where the host drives the devices, it runs the program, too.
-    """
-
-    started: float
-    seconds: float = 0.0
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[_Compiling]:
-    """The time that the code inside compiles."""
-    compiling = _Compiling(started=time.perf_counter())
-
-    # The name of an argument that is not used is JAX's.
-    def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        if event == _COMPILED:
-            compiling.seconds = time.perf_counter() - compiling.started
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield compiling
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def _largest_divisor(whole: int, *, at_most: int) -> int:
