@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from identity_matters import checks
 from identity_matters.relu import origin
 from identity_matters.relu.exact_net import (
     Block,
@@ -36,7 +35,12 @@ from identity_matters.relu.exact_net import (
     gradient_and_hessian,
     orbit_tangents,
 )
-from identity_matters.relu.model import Blocks, Problem
+from identity_matters.relu.model import (
+    Blocks,
+    Problem,
+    checked_blocks,
+    checked_problem,
+)
 from identity_matters.relu.rational import (
     exact,
     is_definite,
@@ -114,36 +118,16 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
         does not fit.
       NotCertifiedError: an inequality of the proof does not hold.
     """
-    candidate = _checked_blocks("candidate", candidate)
-    teacher = _checked_blocks("teacher", teacher)
+    candidate = checked_blocks("candidate", candidate)
+    teacher = checked_blocks("teacher", teacher)
     _check_teacher_fits(candidate, teacher)
-    problem = _checked_problem(problem, dimension=candidate.U.shape[2])
+    problem = checked_problem(problem, dimension=candidate.U.shape[2])
     try:
         return _prove(candidate, teacher, problem)
     except OverflowError:
         raise NotCertifiedError(
             "the proof has numbers that are too large for floats"
         ) from None
-
-
-def _checked_blocks(name: str, blocks: Blocks) -> Blocks:
-    """`blocks` as finite floats; ValueError unless their shapes fit together."""
-    U = checks.real_array(f"U of the {name}", blocks.U, axes=3)
-    V = checks.real_array(f"V of the {name}", blocks.V, axes=3)
-    depth, width, dimension = U.shape
-    if V.shape != (depth, dimension, width):
-        raise ValueError(
-            f"V of the {name} must have shape {(depth, dimension, width)}, got"
-            f" {V.shape}"
-        )
-    if blocks.s is None:
-        return Blocks(U, V, None)
-    s = checks.real_array(f"s of the {name}", blocks.s, axes=2)
-    if s.shape != (depth, width):
-        raise ValueError(
-            f"s of the {name} must have shape {(depth, width)}, got {s.shape}"
-        )
-    return Blocks(U, V, s)
 
 
 def _check_teacher_fits(candidate: Blocks, teacher: Blocks) -> None:
@@ -163,20 +147,6 @@ def _check_teacher_fits(candidate: Blocks, teacher: Blocks) -> None:
             f" got {teacher_depth} x {teacher_width}: its risk 0 says nothing about"
             " that net"
         )
-
-
-def _checked_problem(problem: Problem, dimension: int) -> Problem:
-    """The problem with finite floats x, A and B; ValueError if shapes do not fit."""
-    x = checks.real_array("x", problem.x, axes=2)
-    A = checks.real_array("A", problem.A, axes=2)
-    B = checks.real_array("B", problem.B, axes=2)
-    if A.shape != (dimension, x.shape[1]):
-        raise ValueError(f"A must have shape {(dimension, x.shape[1])}, got {A.shape}")
-    if B.shape[1] != dimension:
-        raise ValueError(f"B must have {dimension} columns, got shape {B.shape}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        checks.real_array("A x", x @ A.T)
-    return problem._replace(x=x, A=A, B=B)
 
 
 def _prove(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters import checks
 from identity_matters.array_types import Array
 
 
@@ -35,6 +36,40 @@ class Problem(NamedTuple):
     y: Array
     A: Array
     B: Array
+
+
+def checked_blocks(name: str, blocks: Blocks) -> Blocks:
+    """`blocks` as finite floats; ValueError unless their shapes fit together."""
+    U = checks.real_array(f"U of the {name}", blocks.U, axes=3)
+    V = checks.real_array(f"V of the {name}", blocks.V, axes=3)
+    depth, width, dimension = U.shape
+    if V.shape != (depth, dimension, width):
+        raise ValueError(
+            f"V of the {name} must have shape {(depth, dimension, width)}, got"
+            f" {V.shape}"
+        )
+    if blocks.s is None:
+        return Blocks(U, V, None)
+    s = checks.real_array(f"s of the {name}", blocks.s, axes=2)
+    if s.shape != (depth, width):
+        raise ValueError(
+            f"s of the {name} must have shape {(depth, width)}, got {s.shape}"
+        )
+    return Blocks(U, V, s)
+
+
+def checked_problem(problem: Problem, dimension: int) -> Problem:
+    """The problem with finite floats x, A and B; ValueError if shapes do not fit."""
+    x = checks.real_array("x", problem.x, axes=2)
+    A = checks.real_array("A", problem.A, axes=2)
+    B = checks.real_array("B", problem.B, axes=2)
+    if A.shape != (dimension, x.shape[1]):
+        raise ValueError(f"A must have shape {(dimension, x.shape[1])}, got {A.shape}")
+    if B.shape[1] != dimension:
+        raise ValueError(f"B must have {dimension} columns, got shape {B.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        checks.real_array("A x", x @ A.T)
+    return problem._replace(x=x, A=A, B=B)
 
 
 @jax.jit

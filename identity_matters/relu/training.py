@@ -17,15 +17,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from identity_matters.relu import model, origin
-from identity_matters.relu.model import Blocks, Problem
+from identity_matters import checks
+from identity_matters.relu import origin, rounding
+from identity_matters.relu.model import (
+    Blocks,
+    Problem,
+    checked_blocks,
+    checked_problem,
+)
 
 _SHARES = np.linspace(0.005, 0.995, 199)  # values of a that are tried
 _MARGIN = 1e-6  # relative, for the rounding of both sides of an inequality
 _BISECTIONS = 50
-# What is computed may be off by so many roundings, and one for each dimension, of the
-# sum of the sizes that it is made of.
-_ROUNDINGS = 64
+# Between these, what N16 computes does not underflow, and sums of squares do not
+# overflow. Nothing else is certified.
+_LEAST = 1e-30
+_LARGEST = 1e20
 
 
 class Training(NamedTuple):
@@ -53,15 +60,18 @@ def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
     """Whether flow from `blocks` provably stays in the unit ball and reaches f = 0.
 
     Of the values of a at which the condition of N16 holds, the least counts: the
-    fastest rate.
+    fastest rate. All is computed by NumPy in float64, whatever the settings of JAX, and
+    the promise is for the numbers as they are given.
 
     Args:
       blocks: one block: U f64[1, k, d], V f64[1, d, k], s f64[1, k] or None.
       problem: x f64[n, d_in], y f64[n, d_out], A f64[d, d_in], B f64[d_out, d].
     Returns:
-      The promise, or None if the condition does not hold.
+      The promise, or None if the condition does not hold, or if rounding or numbers
+      beyond 1e-30 to 1e20 leave it open.
     Raises:
-      ValueError: there is more than one block.
+      ValueError: there is more than one block, shapes do not fit together, or an array
+        is no plain array of finite real numbers.
     """
     start = _measure(blocks, problem)
     return None if start is None else _promise(start)
@@ -126,55 +136,76 @@ class _Start(NamedTuple):
 def _measure(blocks: Blocks, problem: Problem) -> _Start | None:
     """The quantities of N16; None where it cannot apply, up to rounding.
 
-    That is where the features are dependent or B has no full row rank. Raises
-    ValueError if there is more than one block.
+    That is where the features are dependent, B has no full row rank, or an entry is too
+    large. Arguments and errors are those of `certify_training`.
     """
-    if len(blocks.U) != 1:
-        raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
-    predictions, _, pre = model.forward(blocks, problem)
-    features = np.maximum(np.asarray(pre[0]), 0).T
-    errors = (np.asarray(problem.y) - np.asarray(predictions)).T
-    rounding = _relative_rounding(blocks, problem)
-    sizes = _sizes(blocks, problem)
+    blocks, problem = _checked(blocks, problem)
+    B = np.asarray(problem.B)
+    if not _are_moderate(blocks, problem):
+        return None
+    z = origin.unit_inputs(problem, bias=blocks.s is not None).T
+    weights = origin.unit_weights(blocks)
+    V = blocks.V[0]
+    features = np.maximum(weights @ z, 0)
+    errors = problem.y.T - B @ (problem.A @ problem.x.T + V @ features)
+    error = rounding.relative_error(blocks, problem, np.float64)
+    sizes = rounding.sizes(blocks, problem)
     values = _singular_values(
         features,
-        np.asarray(problem.B),
-        rounding=rounding,
-        size_of_features=sizes.features,
+        B,
+        error_of_features=float(error * sizes.features[0]),
+        relative_error=error,
     )
     if values is None:
         return None
-    z = origin.unit_inputs(problem, bias=blocks.s is not None)
+    size_of_map = float(np.linalg.norm(B))
     nu = _travel_of_V(
         features,
-        np.linalg.pinv(np.asarray(problem.B)) @ errors,
-        sigma=values.sigma,
-        rounding=rounding,
-        size_of_features=sizes.features,
-        rounding_of_map=rounding * values.norm_of_map / values.beta,
+        B,
+        errors,
+        values=values,
+        size_of_product=float(size_of_map * sizes.features[0]),
+        relative_error=error,
     )
-    input_norms = [np.linalg.norm(weights, 2) for weights in _input_weights(blocks)]
     return _Start(
         examples=len(problem.x),
-        zeta=float(np.linalg.norm(z, 2) + rounding * sizes.inputs),
+        zeta=float(np.linalg.norm(z, 2) * (1 + error) + error * sizes.inputs),
         sigma=values.sigma,
-        b=values.norm_of_map * (1 + rounding),
+        b=values.norm_of_map * (1 + error),
         beta=values.beta,
-        e=float(np.linalg.norm(errors) * (1 + rounding)),
+        e=float(np.linalg.norm(errors) * (1 + error)),
         nu=nu,
-        unresolved=rounding * values.norm_of_map * sizes.outputs,
-        output_norm=float(np.linalg.norm(np.asarray(blocks.V[0]), 2)),
-        input_norm=float(max(input_norms)),
+        unresolved=float(error * size_of_map * sizes.outputs),
+        output_norm=float(np.linalg.norm(V, 2)),
+        input_norm=_input_norm(blocks),
     )
 
 
-def _relative_rounding(blocks: Blocks, problem: Problem) -> float:
-    """The rounding error of what is computed, relative to the sizes of its terms."""
-    examples, inputs = np.shape(problem.x)
-    outputs, dimension = np.shape(problem.B)
-    width = np.shape(blocks.U)[1]
-    roundings = _ROUNDINGS + examples + inputs + outputs + dimension + width
-    return roundings * float(np.finfo(float).eps)
+def _checked(blocks: Blocks, problem: Problem) -> tuple[Blocks, Problem]:
+    """One block and a sample with y, as finite floats; ValueError for others."""
+    blocks = checked_blocks("net", blocks)
+    if len(blocks.U) != 1:
+        raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
+    problem = checked_problem(problem, dimension=blocks.U.shape[2])
+    y = checks.real_array("y", problem.y, axes=2)
+    needed = (len(problem.x), len(problem.B))
+    if y.shape != needed:
+        raise ValueError(f"y must have shape {needed}, got {y.shape}")
+    return blocks, problem._replace(y=y)
+
+
+def _are_moderate(blocks: Blocks, problem: Problem) -> bool:
+    """Whether no entry is so large that a sum of squares could overflow."""
+    arrays = [array for array in (*blocks, *problem) if array is not None]
+    return max(float(np.abs(array).max()) for array in arrays) <= _LARGEST
+
+
+def _input_norm(blocks: Blocks) -> float:
+    """max(||U||, ||s||) of the first block."""
+    norm_of_U = float(np.linalg.norm(blocks.U[0], 2))
+    if blocks.s is None:
+        return norm_of_U
+    return max(norm_of_U, float(np.linalg.norm(blocks.s[0])))
 
 
 class _SingularValues(NamedTuple):
@@ -195,16 +226,16 @@ def _singular_values(
     features: np.ndarray,
     output_map: np.ndarray,
     *,
-    rounding: float,
-    size_of_features: float,
+    error_of_features: float,
+    relative_error: float,
 ) -> _SingularValues | None:
     """None if the columns of Phi or the rows of B may be dependent.
 
     Args:
       features: Phi, f64[k, n].
       output_map: B, f64[d_out, d].
-      rounding: a relative error.
-      size_of_features: see `_Sizes`.
+      error_of_features: how far Phi, and so its singular values, may be off.
+      relative_error: of the singular values of B, over the largest.
     """
     width, examples = features.shape
     outputs, dimension = output_map.shape
@@ -212,70 +243,43 @@ def _singular_values(
         return None
     of_features = np.linalg.svd(features, compute_uv=False)
     of_map = np.linalg.svd(output_map, compute_uv=False)
-    sigma = float(of_features[-1] - rounding * size_of_features)
-    beta = float(of_map[-1] - rounding * of_map[0])
-    if min(sigma, beta) <= 0:
+    sigma = rounding.least_singular_value(of_features, error_of_features)
+    beta = rounding.least_singular_value(of_map, relative_error * of_map[0])
+    if min(sigma, beta) == 0:
         return None
-    return _SingularValues(sigma=sigma, beta=beta, norm_of_map=float(of_map[0]))
+    return _SingularValues(
+        sigma=float(sigma), beta=float(beta), norm_of_map=float(of_map[0])
+    )
 
 
 def _travel_of_V(
     features: np.ndarray,
-    pulled_back: np.ndarray,
+    output_map: np.ndarray,
+    errors: np.ndarray,
     *,
-    sigma: float,
-    rounding: float,
-    size_of_features: float,
-    rounding_of_map: float,
+    values: _SingularValues,
+    size_of_product: float,
+    relative_error: float,
 ) -> float:
-    """nu: an upper bound of ``||Vstar||_F``, the shortest Vstar with Vstar Phi = B^+ E.
+    """nu: an upper bound of ``||Vstar||_F``, the shortest Vstar with B Vstar Phi = E.
 
-    ``||Vstar - travel||`` is at most what the computed `travel` misses, over sigma.
+    For any V, ``B^+ (B V Phi) Phi^+`` is no longer than V. So ``||Vstar||_F`` is at
+    most ``||V||_F + ||B V Phi - E||_F / (beta sigma)``, whatever rounding has made of
+    ``B^+ E Phi^+``, which is taken for V.
 
     Args:
       features: Phi, f64[k, n].
-      pulled_back: ``B^+ E``, f64[d, n].
-      sigma: a lower bound of Phi's least singular value.
-      rounding: a relative error.
-      size_of_features: see `_Sizes`.
-      rounding_of_map: that error times ``||B|| / beta``.
+      output_map: B, f64[d_out, d].
+      errors: E, f64[d_out, n].
+      values: the singular values.
+      size_of_product: of ``||B||_F`` and the size of the features.
+      relative_error: of what is computed.
     """
-    travel = pulled_back @ np.linalg.pinv(features)
-    missed = np.linalg.norm(travel @ features - pulled_back)
-    missed += rounding * np.linalg.norm(travel) * size_of_features
-    missed += rounding_of_map * np.linalg.norm(pulled_back)
-    return float(np.linalg.norm(travel) + missed / sigma)
-
-
-def _input_weights(blocks: Blocks) -> list[np.ndarray]:
-    """U, f64[k, d], and s, f64[k, 1], if there are biases, of the first block."""
-    if blocks.s is None:
-        return [np.asarray(blocks.U[0])]
-    return [np.asarray(blocks.U[0]), np.asarray(blocks.s[0])[:, None]]
-
-
-class _Sizes(NamedTuple):
-    """How large the sums are that a forward pass rounds.
-
-    Bounds on the Frobenius norms of the block's inputs, features and outputs, with the
-    size of every term in place of the term.
-    """
-
-    inputs: float
-    features: float
-    outputs: float
-
-
-def _sizes(blocks: Blocks, problem: Problem) -> _Sizes:
-    """The `_Sizes` of the first block."""
-    inputs = np.linalg.norm(problem.A) * np.linalg.norm(problem.x)
-    if blocks.s is not None:
-        inputs = np.hypot(inputs, np.sqrt(len(problem.x)))
-    features = np.linalg.norm(np.hstack(_input_weights(blocks))) * inputs
-    outputs = inputs + np.linalg.norm(np.asarray(blocks.V[0])) * features
-    return _Sizes(
-        inputs=float(inputs), features=float(features), outputs=float(outputs)
-    )
+    travel = np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features)
+    length = np.linalg.norm(travel)
+    missed = np.linalg.norm(output_map @ travel @ features - errors)
+    missed += relative_error * (length * size_of_product + np.linalg.norm(errors))
+    return float(length + missed / (values.beta * values.sigma))
 
 
 def _promise(start: _Start) -> Training | None:
@@ -284,10 +288,14 @@ def _promise(start: _Start) -> Training | None:
         e=start.e + start.unresolved,
         nu=start.nu + start.unresolved / (start.beta * start.sigma),
     )
+    measured = (start.zeta, start.sigma, start.b, start.beta, start.e, start.nu)
+    if not (min(measured) >= _LEAST and max(measured) <= _LARGEST):
+        return None
     kept = (1 - _SHARES) * start.beta * start.sigma
     lost = _SHARES * start.sigma
-    by_error = _travel_by_error(start, kept)
-    by_features = _travel_by_features(start, kept, lost)
+    with np.errstate(over="ignore"):  # infinity is on the safe side
+        by_error = _travel_by_error(start, kept)
+        by_features = _travel_by_features(start, kept, lost)
     output_travel = np.minimum(by_error.output, by_features.output)
     input_travel = np.minimum(by_error.input, by_features.input)
     norms = np.maximum(
@@ -346,8 +354,6 @@ def _travel_by_features(start: _Start, kept: np.ndarray, lost: np.ndarray) -> _T
       kept: f64[shares], (1 - a) beta sigma.
       lost: f64[shares], a sigma.
     """
-    if start.nu == 0:  # the features fit the sample already: nothing has to move
-        return _Travel(np.zeros_like(kept), np.zeros_like(kept))
     eta = start.b * lost / kept * (1 + start.output_norm / start.nu)
     radius = np.hypot(1, eta)
     # ||W - W_0||_F grows with the integral of ||V|| <= v_0 + nu + nu sqrt(...) (N16).

@@ -236,6 +236,75 @@ def test_nearly_dependent_features(bits):
     assert math.hypot(*solved) <= nu < 2 * math.hypot(*solved)
 
 
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_promise_is_for_float64_whatever_jax_computes_in(dtype, x64):
+    """y are the net's own outputs in float32, and the weights have to move to them."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((4, 3)) / 2).astype(np.float32)
+    U = (0.1 * rng.standard_normal((1, 64, 3))).astype(np.float32)
+    V = (0.05 * rng.standard_normal((1, 3, 64))).astype(np.float32)
+    eye = np.eye(3, dtype=np.float32)
+    y = model.forward(Blocks(U, V, None), Problem(x, None, eye, eye))[0]
+    x, U, V, y, eye = (np.asarray(array, dtype) for array in (x, U, V, y, eye))
+    with jax.enable_x64(x64):
+        promise = training.certify_training(Blocks(U, V, None), Problem(x, y, eye, eye))
+    features = np.maximum(U[0].astype(float) @ x.T.astype(float), 0)
+    exact = x.T + V[0].astype(float) @ features
+    # E = dV Phi + V dPhi + dV dPhi at the end, where Phi moves by ||Z|| ||dU||.
+    moved = np.linalg.norm(x, 2) * promise.input_travel
+    reach = promise.output_travel * (np.linalg.norm(features, 2) + moved)
+    error = np.linalg.norm(y.T - exact)
+    assert 1e-8 < error <= reach + np.linalg.norm(V[0], 2) * moved
+    assert promise.output_travel < 1e-3
+
+
+def test_a_map_that_almost_loses_an_output():
+    """nu by hand where B stretches one output 10^7 times less than the other."""
+    B = np.diag([1.0, 2.0**-24])
+    blocks = Blocks(np.full((1, 1, 2), 0.5), np.zeros((1, 2, 1)), None)
+    problem = Problem([[1.0, 0.0]], [[1.0, 2.0**-30]], np.eye(2), B)
+    start = training._measure(blocks, problem)
+    # Vstar has the single entry 2^-30 / 2^-24 / (1/2).
+    assert 2.0**-5 <= start.nu <= 2.0**-5 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-170, 1e-40, 1e25, 1e200])
+def test_numbers_whose_squares_are_no_floats_are_not_certified(size):
+    """The error 0.03 size is not 0, though its square may be."""
+    blocks, problem = one_example(0.03)
+    small = problem._replace(x=size * problem.x, y=size * problem.y)
+    assert training.certify_training(blocks, small) is None
+    assert training.largest_certified_size(blocks, small) == 0
+    by_map = problem._replace(A=size * problem.A, y=size * problem.y)
+    assert training.certify_training(blocks, by_map) is None
+
+
+@pytest.mark.parametrize("certify", ["certify_training", "largest_certified_size"])
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (np.ma.array([[1.0]], mask=True), "must be a plain array of numbers"),
+        (np.array([[1.0 + 0.0j]]), "must hold real numbers"),
+        (np.array([[np.nan]]), "must be finite"),
+        (np.ones((1, 0)), "must not be empty"),
+        (np.ones(1), "must have [23] axes"),
+        (np.ones((2, 1)), "must have shape"),
+        (np.ones((1, 2)), "must have (shape|1 columns)"),
+    ],
+    ids=["mask", "complex", "nan", "empty", "axes", "rows", "columns"],
+)
+def test_what_is_no_plain_net_and_sample_is_refused(certify, bad, reason):
+    certify = getattr(training, certify)
+    blocks, problem = one_example(0.03)
+    for name in problem._fields:
+        with pytest.raises(ValueError, match=reason):
+            certify(blocks, problem._replace(**{name: bad}))
+    for name, array in {"U": bad[None], "V": bad[None], "s": bad}.items():
+        with pytest.raises(ValueError, match=reason):
+            certify(blocks._replace(**{name: array}), problem)
+
+
 def test_the_rate_is_that_of_the_feature_bound():
     """At a = 0 the promised rate would be the coefficient of N12.
 
