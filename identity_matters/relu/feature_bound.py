@@ -8,6 +8,9 @@ Column i of Phi_j, k x n, is ``ReLU(U_j h_{j-1}(x_i) + s_j)``, the features of e
 i. Its n-th singular value sigma_n is 0 for k < n, and sigma_min(B) is 0 unless B has
 full row rank. N12 to N14 of docs/theory/relu.md prove the bound and say where it is
 tight and what remains at a kink.
+
+Singular values and rho_m are lowered by what rounding may have added, to no less than
+0. So c is 0 where features are dependent, and not the square of a rounding error.
 """
 
 import functools
@@ -16,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters import solvers
-from identity_matters.relu import model
+from identity_matters.relu import model, rounding
 from identity_matters.relu.model import Blocks, Problem
 
 OBJECTIVES = ("ratio", "slack")  # of `search`
@@ -34,27 +37,49 @@ def bound_and_squared_gradient(
 @jax.jit
 def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     """The factor c in front of f in the bound above, f64[]."""
+    return _coefficient(blocks, problem, _relative_error(blocks, problem))
+
+
+def _relative_error(blocks: Blocks, problem: Problem) -> float:
+    dtype = jnp.result_type(*jax.tree.leaves((blocks, problem)))
+    return rounding.relative_error(blocks, problem, dtype)
+
+
+def _coefficient(blocks: Blocks, problem: Problem, error: float) -> jax.Array:
+    """`coefficient`, lowered by the relative rounding error `error`; f64[]."""
     _, _, pre = model.forward(blocks, problem)
     count, width = pre.shape[1:]
     if width < count:
         return jnp.zeros(())
+    # Rounding is not differentiated: a size has no gradient where weights are all 0.
+    sizes = rounding.sizes(*jax.lax.stop_gradient((blocks, problem)))
     # sigma_n of the n features of each block.
-    least_singular_values = jnp.linalg.svd(jax.nn.relu(pre), compute_uv=False)[:, -1]
-    return jnp.sum(least_singular_values**2 * _functional_coefficients(blocks, problem))
+    least_singular_values = rounding.least_singular_value(
+        jnp.linalg.svd(jax.nn.relu(pre), compute_uv=False),
+        error * jnp.stack(sizes.features),
+    )
+    of_maps = _functional_coefficients(blocks, problem, error)
+    return jnp.sum(least_singular_values**2 * of_maps)
 
 
-def _functional_coefficients(blocks: Blocks, problem: Problem) -> jax.Array:
-    """``(4/n) sigma_min(B)^2 prod_{m > j} rho_m^2`` for each block j, f64[l]."""
+def _functional_coefficients(
+    blocks: Blocks, problem: Problem, error: float
+) -> jax.Array:
+    """``(4/n) sigma_min(B)^2 prod_{m > j} rho_m^2`` for each block j, f64[l].
+
+    Lowered by the relative rounding error `error`.
+    """
     outputs, dimension = problem.B.shape
     if outputs > dimension:
         return jnp.zeros(len(blocks.U))
     V_norms = jnp.linalg.norm(blocks.V, 2, axis=(1, 2))
     U_norms = jnp.linalg.norm(blocks.U, 2, axis=(1, 2))
-    rho_squares = jnp.maximum(1 - V_norms * U_norms, 0.0) ** 2
+    rho_squares = jnp.maximum(1 - V_norms * U_norms * (1 + error), 0.0) ** 2
     # The product over the blocks above j: 1 for the last.
     above = jnp.append(jnp.cumprod(rho_squares[::-1])[::-1][1:], 1.0)
-    sigma_min = jnp.linalg.svd(problem.B, compute_uv=False)[-1]
-    return 4 / len(problem.x) * sigma_min**2 * above
+    of_map = jnp.linalg.svd(problem.B, compute_uv=False)
+    sigma_min = rounding.least_singular_value(of_map, error * of_map[0])
+    return jnp.asarray(4 / len(problem.x) * sigma_min**2 * above)
 
 
 @jax.jit
@@ -75,7 +100,8 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
     shape = (len(blocks.U), len(problem.x), problem.A.shape[0])
     value, gradient = jax.value_and_grad(risk)(jnp.zeros(shape))
-    right = _functional_coefficients(blocks, problem) * value
+    error = _relative_error(blocks, problem)
+    right = _functional_coefficients(blocks, problem, error) * value
     left = jnp.sum(gradient**2, axis=(1, 2))
     return right, left
 
@@ -110,7 +136,7 @@ def search(
       norm: after every update each U_j, V_j and s_j of larger Frobenius norm is scaled
         back to it.
       objective: "ratio" for ``||grad f||^2 / f``, or "slack" for that divided by the
-        coefficient.
+        coefficient, without the allowance for rounding.
       steps: of projected Adam.
       learning_rate: in units of `norm`.
     Raises:
@@ -124,7 +150,9 @@ def search(
         log_ratio = jnp.log(model.squared_norm(gradient)) - jnp.log(value)
         if objective == "ratio":
             return log_ratio
-        return log_ratio - jnp.log(coefficient(weights, sample))
+        # Not lowered: where rounding hides the coefficient, its logarithm must not be
+        # minus infinity, which has no slope.
+        return log_ratio - jnp.log(_coefficient(weights, sample, error=0.0))
 
     def clip(leaf):
         axes = tuple(range(1, leaf.ndim))

@@ -368,6 +368,28 @@ def test_too_narrow_or_too_long_blocks_promise_nothing():
     assert feature_bound.coefficient(long, problem) == pytest.approx(2 * least**2)
 
 
+def test_rounding_promises_no_gradient_where_it_is_exactly_zero():
+    """Dyadic numbers, so that errors that cancel do so in floats, too."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x = rng.integers(-8, 9, (3, 3)) / 8
+        U = rng.integers(-8, 9, (2, 6, 3)) / 32
+        flat = Blocks(U, np.zeros((2, 3, 6)), None)
+        # The same input twice, with opposite errors: the features are dependent.
+        errors = np.array([[0.5], [0.0], [0.0], [-0.5]]) * np.eye(1, 3)
+        x = np.concatenate([x, x[:1]])
+        twice = problems.plain_problem(x, x + errors)
+        right, left, value = feature_bound.bound_and_squared_gradient(flat, twice)
+        assert value > 0 and right == left == 0
+        # B^T e = 0: the rows of B are dependent.
+        B = rng.integers(-8, 9, (3, 3)) / 8
+        B[2] = B[0] + B[1]
+        errors = np.array([[0.5, 0.5, -0.5]])
+        singular = Problem(x, x @ B.T + errors, np.eye(3), B)
+        right, left = feature_bound.functional_bound(flat, singular)
+        assert not right.any() and not left.any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", [0.01, 0.5, 0.95])
 def test_the_bound_holds_on_random_nets(norm):
