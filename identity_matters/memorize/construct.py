@@ -23,6 +23,7 @@ from identity_matters.memorize.examples import (
     check_dtype,
     check_key,
     check_memory,
+    check_precision,
     distinct_examples,
     largest_entry,
     random_generator,
@@ -289,7 +290,9 @@ def apply(
         ``run=few_numbers.forward``, and so on.
     Raises:
       ValueError: x has the wrong shape.
+      TypeError: the network is of float64, but JAX has 64-bit types switched off.
     """
+    check_precision(network)
     _, d = network.input_map.shape
     dtype = network.input_map.dtype
     x = plain_array("x", x)

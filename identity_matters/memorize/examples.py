@@ -153,6 +153,19 @@ def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
     return dtype
 
 
+def check_precision(network: Any) -> None:
+    """TypeError if the network has float64 numbers and JAX would round them.
+
+    JAX takes them for float32 without a word where its 64-bit types are off.
+    """
+    dtypes = [getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(network)]
+    if np.float64 in dtypes and jnp.result_type(float) != np.float64:
+        raise TypeError(
+            "the network is of float64, which needs"
+            ' jax.config.update("jax_enable_x64", True) first'
+        )
+
+
 def check_key(key: Any) -> jax.Array:
     """A typed PRNG key; None is ``jax_settings.random_key(0)``.
 
