@@ -21,10 +21,12 @@ from identity_matters.memorize import (
 from identity_matters.memorize.certificate import Certificate, PrecisionError, remedy
 from identity_matters.memorize.examples import (
     check_dtype,
+    check_inputs,
     check_key,
     check_memory,
     check_precision,
     distinct_examples,
+    label_array,
     largest_entry,
     random_generator,
 )
@@ -289,7 +291,8 @@ def apply(
       run: the forward pass; the networks of `few_numbers` need
         ``run=few_numbers.forward``, and so on.
     Raises:
-      ValueError: x has the wrong shape.
+      ValueError: x has the wrong shape, or does not hold real numbers that are finite
+        in the network's dtype.
       TypeError: the network is of float64, but JAX has 64-bit types switched off.
     """
     check_precision(network)
@@ -301,6 +304,7 @@ def apply(
         raise ValueError(
             f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}"
         )
+    check_inputs(x, dtype)
     outputs = []
     for start in range(0, len(x), batch_examples):
         batch = x[start : start + batch_examples].astype(dtype)
@@ -330,7 +334,9 @@ def verify(
 ) -> Verification:
     """Runs the network on x, f[n, d], and compares the outputs with y, integer[n].
 
-    `batch_examples` and `run` are as in `apply`.
+    `batch_examples`, `run` and the errors are as in `apply`; y that is not one integer
+    for each row of x is a ValueError. A label that is no class, such as -1, is an error
+    of the network.
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)
@@ -338,9 +344,9 @@ def verify(
     (0, 6)
     """
     outputs = apply(network, x, batch_examples, run).astype(np.float64)
-    # A label that is no class, such as -1,
-    # has the row of zeros and so counts as an error.
-    outputs -= np.asarray(y)[:, None] == np.arange(outputs.shape[1])
+    y = label_array(y, len(outputs))
+    # A label that is no class has the row of zeros and so counts as an error.
+    outputs -= y[:, None] == np.arange(outputs.shape[1])
     worst = np.abs(outputs).max(1)
     # Not "worst >= 1/2": NaN has to count as an error.
     errors = int(np.sum(~(worst < certificate.OUTPUT_TOLERANCE)))

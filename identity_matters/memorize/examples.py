@@ -42,9 +42,9 @@ def distinct_examples(
       ValueError: a wrong kind, shape or value, or entries beyond `dtype`.
     """
     x = plain_array("x", x)
-    y = plain_array("y", y)
-    _check_inputs(x, dtype)
-    num_classes = _check_labels(y, len(x), num_classes)
+    check_inputs(x, dtype)
+    y = label_array(y, len(x))
+    num_classes = _check_labels(y, num_classes)
     kept = _first_of_equal(x, y, dtype)
     if len(kept) < len(x):  # no copy of x where all are distinct
         x = x[kept]
@@ -57,7 +57,7 @@ def largest_entry(x: np.ndarray) -> float:
     return max(float(x.max()), -float(x.min()))
 
 
-def _check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
+def check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
     """Raises ValueError unless x is [n, d], real, and finite in `dtype`."""
     if x.dtype.kind == "c":
         raise ValueError(f"x must hold real numbers, got {x.dtype}")
@@ -76,12 +76,18 @@ def _check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
         )
 
 
-def _check_labels(y: np.ndarray, n: int, num_classes: int | None) -> int:
-    """The number of classes r; ValueError unless y is n integers in 0 ... r - 1."""
+def label_array(y: ArrayLike, n: int) -> np.ndarray:
+    """y as integer[n]; ValueError for anything else."""
+    y = plain_array("y", y)
     if y.shape != (n,) or not np.issubdtype(y.dtype, np.integer):
         raise ValueError(
             f"y must be {n} integers, one for each row of x, got {y.dtype}{y.shape}"
         )
+    return y
+
+
+def _check_labels(y: np.ndarray, num_classes: int | None) -> int:
+    """The number of classes r; ValueError unless y is in 0 ... r - 1."""
     inferred = max(1, int(y.max()) + 1)
     if num_classes is None and inferred > max(MOST_INFERRED_CLASSES, len(y)):
         raise ValueError(

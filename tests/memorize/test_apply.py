@@ -23,6 +23,11 @@ NETWORKS = {
 }
 
 
+@pytest.fixture(scope="module")
+def float32():
+    return memorize(X.astype(np.float32), Y)
+
+
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_float64_network_is_refused_where_jax_has_no_64_bits(name, stored):
@@ -48,3 +53,36 @@ def test_close_points_are_told_apart_or_refused():
     with jax.enable_x64(False), pytest.raises(TypeError, match="jax_enable_x64"):
         Memorized(stored, memorized.certificate).predict(x)
     np.testing.assert_array_equal(memorized.predict(x), y)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (np.nan, r"x must be finite, but x\[4\] holds NaN or infinity"),
+        (-np.inf, r"x must be finite, but x\[4\] holds NaN or infinity"),
+        (1e300, "1e\\+300 overflow float32"),
+        (1j, "x must hold real numbers, got complex128"),
+    ],
+)
+def test_inputs_that_are_no_numbers_of_the_network_have_no_label(float32, bad, reason):
+    x = X.astype(type(bad))
+    x[4, 1] = bad
+    for use in (float32, float32.predict, lambda x: verify(float32.network, x, Y)):
+        with pytest.raises(ValueError, match=reason):
+            use(x)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [Y[:1], Y[:, None], np.eye(3)[Y], Y[0], Y.astype(float)],
+    ids=["one", "column", "one-hot", "number", "float"],
+)
+def test_labels_other_than_one_integer_a_row_are_refused(float32, bad):
+    with pytest.raises(ValueError, match="y must be 6 integers, one for each row of x"):
+        verify(float32.network, X, bad)
+
+
+def test_masked_labels_are_refused(float32):
+    masked = np.ma.array(Y, mask=Y == 1)
+    with pytest.raises(ValueError, match="y must be a plain array of numbers"):
+        verify(float32.network, X, masked)
