@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from identity_matters.checks import plain_array
 from identity_matters.memorize.examples import largest_entry
 from identity_matters.memorize.plan import Plan, in_blocks
 from identity_matters.memorize.rounding import gamma, round_to
@@ -65,7 +66,7 @@ def plan_paper(
     surrogates = round_to(surrogates, dtype)
     points = np.concatenate([h, surrogates])
     squares = np.sum(points**2, axis=1)
-    closest, pair = separation(points)
+    closest, pair = _closest_pair(points)
     _require_separated(
         x,
         squares[:n],
@@ -129,7 +130,7 @@ def _require_separated(
     if closest > 2 * deviations[worst]:
         return
     names = [f"input {i}" if i < n else f"surrogate label {i - n}" for i in pair]
-    rho = separation(x).rho
+    rho = _closest_pair(x).rho
     if rho > LEAST_RHO_FOR_ADVICE:
         enough = sufficient_width(n, num_classes, rho)
         advice = f"a width of {enough} satisfies it for nine of ten A_0"
@@ -181,21 +182,45 @@ def separation(x: ArrayLike) -> Separation:
     Args:
       x: floats or integers [n, d], n and d at least 1.
     Raises:
-      ValueError: another shape, or an entry that is NaN or exceeds 1e15 in size.
+      ValueError: no plain array of real numbers, another shape, or an entry that is NaN
+        or exceeds 1e15 in size; or the closest rows differ, but by so little that the
+        square is no normal float64.
     """
     x = _checked_rows(x)
-    z, unit = _scaled_projection(x)
+    closest = _closest_pair(x)
+    i, j = closest.indices
+    least = float(np.finfo(np.float64).tiny)
+    if closest.rho < least and not np.array_equal(x[i], x[j]):
+        raise ValueError(
+            f"x[{i}] and x[{j}] differ, but their squared distance is below"
+            f" {least:.2g}, the least normal float64: scale x up"
+        )
+    return closest
+
+
+def _closest_pair(x: np.ndarray) -> Separation:
+    """`separation` of checked rows; rho is 0 where the square is below all floats."""
+    _, exponent = np.frexp(largest_entry(x))
+    z, unit = _scaled_projection(x, exponent)
     squared_norms = np.sum(z**2, axis=1)
     best = Separation(math.inf, (0, 0))
     for start in range(0, len(x), TILE_POINTS):
-        lower_bounds = _lower_bounds(z, squared_norms, start)
-        best = _search_tile(best, x, start, lower_bounds=lower_bounds, unit=unit)
-    return best
+        best = _search_tile(
+            best,
+            x,
+            start,
+            lower_bounds=_lower_bounds(z, squared_norms, start),
+            unit=unit,
+            exponent=exponent,
+        )
+    return best._replace(rho=float(np.ldexp(best.rho, 2 * exponent)))
 
 
 def _checked_rows(x: ArrayLike) -> np.ndarray:
     """x as an array [n, d]; ValueError unless all of its entries can be squared."""
-    x = np.asarray(x)
+    x = plain_array("x", x)
+    if x.dtype.kind in "bc":
+        raise ValueError(f"x must hold real numbers, got dtype {x.dtype}")
     if x.ndim != 2 or not x.size:
         raise ValueError(
             f"x must have shape [n, d] with n and d at least 1, got {x.shape}"
@@ -208,15 +233,16 @@ def _checked_rows(x: ArrayLike) -> np.ndarray:
     return x
 
 
-def _scaled_projection(x: np.ndarray) -> tuple[np.ndarray, float]:
-    """(z, unit): ``unit z``, f32[n, p], is x in other axes; entries are at most 1.
+def _scaled_projection(x: np.ndarray, exponent: int) -> tuple[np.ndarray, float]:
+    """(z, unit): ``unit z``, f32[n, p], is x / 2^exponent in other axes.
 
-    Without the unit, float32 would not hold the squares of 1e-23.
+    The entries of z are at most 1. Without the unit, float32 would not hold the squares
+    of 1e-23.
     """
     # Other types would wrap around, be truncated or overflow where the mean of the rows
     # is subtracted.
     is_float = x.dtype in (np.float32, np.float64)
-    z = _project_to_principal_axes(x if is_float else x.astype(np.float64))
+    z = _project_to_principal_axes(x if is_float else x.astype(np.float64), exponent)
     unit = float(np.abs(z).max()) or 1.0
     z /= unit
     return z, unit
@@ -256,6 +282,7 @@ def _search_tile(
     *,
     lower_bounds: np.ndarray,
     unit: float,
+    exponent: int,
 ) -> Separation:
     """`best`, or the closest pair whose first row is in a tile if that is closer.
 
@@ -267,6 +294,7 @@ def _search_tile(
         unit^2. `best.rho` is converted to these units, rather than the bounds to those
         of x, where float32 may not hold them.
       unit: of the lengths in the projection.
+      exponent: `best` and `unit` are those of x / 2^exponent.
     """
     least_of_row = lower_bounds.min(axis=1)
     for i in np.argsort(least_of_row):
@@ -274,17 +302,22 @@ def _search_tile(
             break
         # The nearest by its bound comes first, so that few others must be compared.
         nearest = start + lower_bounds[i].argmin(keepdims=True)
-        best = _closer(best, x, start + i, nearest)
+        best = _closer(best, x, start + i, nearest, exponent)
         within_reach = lower_bounds[i] < best.rho / unit**2
-        best = _closer(best, x, start + i, start + np.flatnonzero(within_reach))
+        within_reach = start + np.flatnonzero(within_reach)
+        best = _closer(best, x, start + i, within_reach, exponent)
     return best
 
 
 def _closer(
-    best: Separation, x: np.ndarray, i: int, candidates: np.ndarray
+    best: Separation, x: np.ndarray, i: int, candidates: np.ndarray, exponent: int
 ) -> Separation:
-    """`best`, or the pair of row i and the closest candidate row if that is closer."""
+    """`best`, or the pair of row i and the closest candidate row if that is closer.
+
+    Of x / 2^exponent, where squares do not underflow.
+    """
     differences = np.subtract(x[candidates], x[i], dtype=np.float64)
+    differences = np.ldexp(differences, -exponent)
     squared_distances = np.sum(differences**2, axis=1)
     if not squared_distances.size or squared_distances.min() >= best.rho:
         return best
@@ -292,8 +325,8 @@ def _closer(
     return Separation(float(squared_distances.min()), (int(i), int(j)))
 
 
-def _project_to_principal_axes(x: np.ndarray) -> np.ndarray:
-    """Centred rows, in fewer coordinates if `x` is large: f32[n, p].
+def _project_to_principal_axes(x: np.ndarray, exponent: int) -> np.ndarray:
+    """Centred rows of x / 2^exponent, in fewer coordinates if large: f32[n, p].
 
     A large `x` is projected to PROJECTED_FEATURES orthonormal directions. All is
     computed in float64 and rounded at the end: `separation` allows for errors of
@@ -301,12 +334,12 @@ def _project_to_principal_axes(x: np.ndarray) -> np.ndarray:
     """
     centre = x[:PROJECTION_EXAMPLES].mean(axis=0, dtype=np.float64)
     if x.shape[1] <= PROJECTED_FEATURES or len(x) <= PROJECTION_EXAMPLES:
-        return (x - centre).astype(np.float32)
-    sample = x[:PROJECTION_EXAMPLES] - centre
+        return np.ldexp(x - centre, -exponent).astype(np.float32)
+    sample = np.ldexp(x[:PROJECTION_EXAMPLES] - centre, -exponent)
     _, axes = np.linalg.eigh(sample.T @ sample)
     axes = axes[:, -PROJECTED_FEATURES:]
     projected = []
     for start in range(0, len(x), PROJECTION_EXAMPLES):
         centred = x[start : start + PROJECTION_EXAMPLES] - centre
-        projected.append((centred @ axes).astype(np.float32))
+        projected.append((np.ldexp(centred, -exponent) @ axes).astype(np.float32))
     return np.concatenate(projected)
