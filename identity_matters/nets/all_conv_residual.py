@@ -25,6 +25,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from identity_matters.checks import check_whole
 from identity_matters.nets import base, initializers, layers, starts, tiny_maps
 
 # That of the paper's base code; the paper itself has no batch norm.
@@ -141,13 +142,10 @@ class AllConvResidual(base.Net):
         super().__post_init__()
         base.check(
             self,
-            at_least={
-                "stem_width": 1,
-                "stem_kernel_size": 1,
-                "stem_stride": 1,
-                "initial_scale": 0,
-            },
+            counts={"stem_width": 1, "stem_kernel_size": 1, "stem_stride": 1},
+            scales=("initial_scale",),
             rates=("leak",),
+            switches=("activate_first", "identity", "gate", "batch_norm"),
             choices={"residual_init": starts.NAMES, "projection": ("fixed", "trained")},
         )
         self._check_stages()
@@ -155,17 +153,23 @@ class AllConvResidual(base.Net):
     @nn.nowrap
     def _check_stages(self) -> None:
         """Raises ValueError if the stages differ in number, are empty, or shrink."""
-        blocks = self.blocks_per_stage
-        widths = self.widths
-        strides = self.stage_strides
+        stages = {
+            "blocks_per_stage": self.blocks_per_stage,
+            "widths": self.widths,
+            "stage_strides": self.stage_strides,
+        }
+        for name, values in stages.items():
+            if not isinstance(values, (tuple, list)):
+                raise ValueError(f"{name} must be a tuple, got {values!r}")
+        blocks, widths, strides = stages.values()
         if not widths or not len(blocks) == len(widths) == len(strides):
             raise ValueError(
                 "blocks_per_stage, widths and stage_strides must have one entry for"
                 f" each stage, got {blocks}, {widths} and {strides}"
             )
-        for name, values in (("blocks_per_stage", blocks), ("stage_strides", strides)):
-            if min(values) < 1:
-                raise ValueError(f"{name} must be at least 1, got {min(values)}")
+        for name, values in stages.items():
+            for value in values:
+                check_whole(name, value)
         if list(widths) != sorted(widths) or widths[0] < self.stem_width:
             raise ValueError(
                 f"widths must not shrink from stem_width {self.stem_width} on, got"

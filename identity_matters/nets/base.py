@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters.checks import check_whole, real_number
 from identity_matters.nets.initializers import CONSTANTS, Drawn
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -77,29 +78,40 @@ def _is_drawn(leaf: Any) -> bool:
 def check(
     net: nn.Module,
     *,
-    at_least: dict | None = None,
+    counts: dict[str, int] | None = None,
+    scales: tuple = (),
     rates: tuple = (),
+    switches: tuple = (),
     choices: dict | None = None,
 ) -> None:
     """Checks fields of a net; `num_classes` and `compute_dtype` always.
 
     Args:
-      at_least: the least values of other fields, by name.
+      counts: the least values of the fields that are whole numbers, by name.
+      scales: the fields that must be at least 0 and finite.
       rates: the fields that must be at least 0 and below 1.
+      switches: the fields that must be True or False.
       choices: the allowed values of other fields, by name.
     Raises:
       ValueError: a field is out of range; with its value and what is allowed.
     """
-    for name, least in {"num_classes": 1, **(at_least or {})}.items():
-        value = getattr(net, name)
-        if not value >= least:  # `not`: NaN fails, too
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+    for name, least in {"num_classes": 1, **(counts or {})}.items():
+        check_whole(name, getattr(net, name), least)
+    for name in scales:
+        scale = real_number(name, getattr(net, name))
+        if scale < 0:
+            raise ValueError(f"{name} must be at least 0, got {scale}")
     for name in rates:
+        rate = real_number(name, getattr(net, name))
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {rate}")
+    for name in switches:
         value = getattr(net, name)
-        if not 0 <= value < 1:
-            raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
+        # Not "False", which counts as true.
+        if not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False, got {value!r}")
     for name, allowed in {"compute_dtype": COMPUTE_DTYPES, **(choices or {})}.items():
         value = getattr(net, name)
-        if value not in allowed:
+        if value not in tuple(allowed):
             known = ", ".join(map(repr, allowed))
             raise ValueError(f"{name} must be one of {known}, got {value!r}")

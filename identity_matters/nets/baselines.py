@@ -95,7 +95,7 @@ class AllCnnC(base.Net):
 
     def __post_init__(self):
         super().__post_init__()
-        base.check(self, at_least={"width": 1}, rates=("input_dropout", "dropout"))
+        base.check(self, counts={"width": 1}, rates=("input_dropout", "dropout"))
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
@@ -167,7 +167,7 @@ class DenseNet(_TorchNet):
 
     def __post_init__(self):
         super().__post_init__()
-        base.check(self, at_least={"growth": 1, "stem_width": 1})
+        base.check(self, counts={"depth": 1, "growth": 1, "stem_width": 1})
         if self.depth < 7 or (self.depth - 4) % 3:
             raise ValueError(
                 "depth must be 3 m + 4 for m >= 1 layers a dense block, got"
@@ -248,7 +248,7 @@ class ResNet(_TorchNet):
 
     def __post_init__(self):
         super().__post_init__()
-        base.check(self, at_least={"width": 1})
+        base.check(self, counts={"depth": 1, "width": 1})
         self.blocks()
 
     def blocks(self) -> tuple[int, ...]:

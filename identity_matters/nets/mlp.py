@@ -62,12 +62,10 @@ class Mlp(base.Net):
         super().__post_init__()
         base.check(
             self,
-            at_least={"depth": LEAST_DEPTH, "width": 1, "initial_scale": 0},
-            choices={
-                "identity": (True, False),
-                "activation": ACTIVATIONS,
-                "initialization": INITIALIZATIONS,
-            },
+            counts={"depth": LEAST_DEPTH, "width": 1},
+            scales=("initial_scale",),
+            switches=("identity",),
+            choices={"activation": ACTIVATIONS, "initialization": INITIALIZATIONS},
         )
 
     @nn.compact

@@ -1,7 +1,6 @@
 """Properties of every network in a small form, and counts of the full networks."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -340,68 +339,6 @@ def test_published_counts(
         assert billions == pytest.approx(
             multiplications, rel=0.05 if num_classes == 1000 else 5e-4
         )
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("vgg", {}, "model.name must be one of all_conv_residual, .* got 'vgg'"),
-        ("resnet", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
-        (
-            "densenet",
-            {"compute_dtype": "half"},
-            "compute_dtype must be one of .* got 'half'",
-        ),
-        ("resnet", {"depth": 109}, r"depth must be 6 b \+ 2 .* got 109"),
-        ("resnet_imagenet", {"depth": 50}, "depth must be one of 18, 34, got 50"),
-        ("densenet", {"depth": 101}, r"depth must be 3 m \+ 4 .* got 101"),
-        (
-            "all_cnn_c",
-            {"dropout": -0.1},
-            "dropout must be at least 0 and below 1, got -0.1",
-        ),
-        (
-            "all_conv_residual",
-            {"projection": "none"},
-            "one of 'fixed', 'trained', got 'none'",
-        ),
-        (
-            "all_conv_residual",
-            {"widths": (4, 7)},
-            r"one entry for each stage, got .* \(4, 7\)",
-        ),
-        (
-            "all_conv_residual",
-            {"widths": (64, 48, 48)},
-            "must not shrink from stem_width 16 on",
-        ),
-        (
-            "all_conv_residual",
-            {"blocks_per_stage": (2, 0, 1)},
-            "must be at least 1, got 0",
-        ),
-        (
-            "all_conv_residual",
-            {"initial_scale": math.nan},
-            "must be at least 0, got nan",
-        ),
-        ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
-        (
-            "all_conv_residual",
-            {**SMALL["all_conv_residual"], "image": (5, 4)},
-            "a map of 5 x 4",
-        ),
-        ("densenet", {"depth": 7, "image": (6, 6)}, "a map of 3 x 3"),
-        ("all_cnn_c", {"image": (8, 8)}, r"9 or more pixels a side, got \(8, 8\)"),
-    ],
-)
-def test_settings_out_of_range_and_images_that_do_not_fit_are_named(
-    name, settings, message
-):
-    settings = {"num_classes": 10, "image": (32, 32), **settings}
-    image = settings.pop("image")
-    with pytest.raises(ValueError, match=message):
-        variable_shapes(make_net(name, **settings), (*image, 1))
 
 
 # Layers.
