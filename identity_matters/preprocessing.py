@@ -36,6 +36,10 @@ _LARGEST_SCALED = 2.0
 # factors from that in training are of another scale.
 _MUCH_LARGER = 10.0
 _MUCH_SMALLER = 1 / 50
+# uint8 has no outliers, so less says that it is of another scale. But an image may be
+# dark, and so many at once hardly are.
+_SMALLER_PIXELS = 1 / 10
+_LEAST_IMAGES_NOT_ALL_DARK = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,8 +65,9 @@ class Preprocessing:
       pad_pixels_per_side: zeros added on each side before a random crop of the image's
         own size; 0 takes the whole image.
       flip: whether training mirrors images left to right with probability 1/2.
-      largest: the largest magnitude in the training images, if they are float32 and it
-        is known.
+      largest: the largest magnitude in the training images, or None if it is not known,
+        as for uint8 of checkpoints that were saved before it was stored. Then nothing
+        is said of the scale of other images.
 
     Raises ValueError if they do not fit together.
     """
@@ -116,7 +121,6 @@ class Preprocessing:
                 f" {images.dtype}{[*images.shape]}"
             )
         constants = find_normalization(normalization).fit(images)
-        is_float = images.dtype == np.float32
         return cls(
             normalization=normalization,
             constants={
@@ -126,7 +130,7 @@ class Preprocessing:
             dtype=images.dtype.name,
             pad_pixels_per_side=pad_pixels_per_side,
             flip=flip,
-            largest=_largest_magnitude(images) if is_float else None,
+            largest=_largest_magnitude(images),
         )
 
     def train_input(self, images, keys):
@@ -149,9 +153,9 @@ class Preprocessing:
     def check_images(self, name: str, images: Any) -> np.ndarray:
         """A user's argument `name` as raw images of the training's kind.
 
-        They are u8 or f32[n, ...]. Warns if floating-point images are of another scale
-        than in training. Raises ValueError, as `raw_images` does, for images of another
-        dtype or shape.
+        They are u8 or f32[n, ...]. Warns if they are of another scale than in training;
+        of uint8 that are darker, only if there are ten images or more. Raises
+        ValueError, as `raw_images` does, for images of another dtype or shape.
         """
         given = plain_array(name, images)
         raw = raw_images(name, given)
@@ -241,7 +245,11 @@ class Preprocessing:
             return
         factor = _largest_magnitude(images) / self.largest
         # Images that are black altogether are of every scale.
-        if factor > _MUCH_LARGER or 0 < factor < _MUCH_SMALLER:
+        is_smaller = 0 < factor < _MUCH_SMALLER
+        if self.dtype == "uint8":
+            are_many = len(images) >= _LEAST_IMAGES_NOT_ALL_DARK
+            is_smaller = are_many and 0 < factor < _SMALLER_PIXELS
+        if factor > _MUCH_LARGER or is_smaller:
             warnings.warn(
                 f"the values of {name} go up to {factor * self.largest:.3g}, those of"
                 f" the training images went up to {self.largest:.3g}: scale both in the"

@@ -133,6 +133,37 @@ def test_images_of_another_scale_are_said():
     trained.predict(0 * as_float)  # black at every scale
 
 
+def test_pixels_of_another_scale_are_said():
+    """uint8 of 0 to 16 in training: 0 to 1 and 0 to 255 are other scales."""
+    net = Own()
+    images = X // 9
+    assert images.max() == 16
+    preprocessing = Preprocessing.fit("mean_std", images)
+    trained = train.TrainedNet(net, start_of(net), preprocessing)
+    trained.predict(images)
+    with pytest.warns(UserWarning, match=r"go up to 1, those of .* up to 16: scale"):
+        trained.predict(images // 16)
+    with pytest.warns(UserWarning, match=r"go up to 240, those of .* up to 16: scale"):
+        trained.predict(images * 15)
+    trained.predict(0 * images)
+    # One image, or a few, may be dark.
+    trained.predict(images[:9] // 16)
+
+
+def test_the_scale_of_pixels_is_kept_with_the_net(tmp_path):
+    net = Own()
+    trained = train.TrainedNet(net, start_of(net), Preprocessing.fit("none", X))
+    trained.save(tmp_path / "net")
+    loaded = train.load(tmp_path / "net").preprocessing
+    assert loaded.largest == 149
+    # Checkpoints from before it was stored have null, or no such entry.
+    unknown = {**loaded.description(), "largest": None}
+    missing = {key: value for key, value in unknown.items() if key != "largest"}
+    for description in (unknown, missing):
+        older = Preprocessing.from_description(description, loaded.constants)
+        older.check_images("images", X // 149)
+
+
 @pytest.mark.parametrize(
     ("y", "message"),
     [
