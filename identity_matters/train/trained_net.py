@@ -116,9 +116,8 @@ class TrainedNet:
         logits = np.concatenate(parts)
         if np.isnan(logits).any():
             first = int(np.argwhere(np.isnan(logits))[0, 0])
-            raise ValueError(
-                f"the net gives NaN for images[{first}]: its variables are not usable"
-            )
+            reason = self._reason_for_nan(raw[first : first + 1])
+            raise ValueError(f"the net gives NaN for images[{first}]: {reason}")
         return logits
 
     def evaluate(
@@ -173,6 +172,25 @@ class TrainedNet:
             directory, self.variables, belongs_to=belongs_to, rounded_to=rounded_to
         )
 
+    def _reason_for_nan(self, image: np.ndarray) -> str:
+        """Whether the variables are at fault, or the values of this image, [1, ...]."""
+        unusable = "its variables are not usable"
+        if not all(_is_finite(leaf) for leaf in jax.tree.leaves(self.variables)):
+            return unusable
+        largest = float(np.abs(image).max())
+        of_training = self.preprocessing.largest
+        if of_training is None and image.dtype == np.float32:
+            return (
+                f"its variables, or the image's values, up to {largest:.3g}, are not"
+                " usable"
+            )
+        if of_training is not None and largest > of_training:
+            return (
+                f"the image's values go up to {largest:.3g}, those of the training"
+                f" images went up to {of_training:.3g}: scale both in the same way"
+            )
+        return unusable
+
     @functools.cached_property
     def _on_device(self) -> dict:
         return jax.device_put(self.variables)
@@ -186,6 +204,11 @@ class TrainedNet:
             return apply(self.net, variables, x, train=False)[0].astype(jnp.float32)
 
         return jax.jit(logits)
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Whether a variable, of any type, holds neither NaN nor infinity."""
+    return bool(np.isfinite(np.asarray(leaf)).all())
 
 
 def load(

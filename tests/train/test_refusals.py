@@ -1,5 +1,7 @@
 """Images, labels, nets and settings that cannot be trained are refused, and why."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -286,6 +288,28 @@ def test_settings_that_do_not_fit_are_named(settings, message):
 
 
 def test_a_net_that_gives_nan_says_so(trained):
-    broken = jax.tree.map(lambda leaf: leaf * np.nan, trained.variables)
-    with pytest.raises(ValueError, match=r"the net gives NaN for images\[0\]"):
-        train.TrainedNet(trained.net, broken, trained.preprocessing).predict(NEW)
+    nan = jax.tree.map(lambda leaf: leaf * np.nan, trained.variables)
+    huge = jax.tree.map(lambda leaf: 3e38 * np.sign(leaf), trained.variables)
+    for variables in (nan, huge):
+        broken = train.TrainedNet(trained.net, variables, trained.preprocessing)
+        unusable = r"the net gives NaN for images\[0\]: its variables are not usable"
+        with pytest.raises(ValueError, match=unusable):
+            broken.predict(X)
+
+
+@pytest.mark.filterwarnings("ignore:the values of images go up to")
+def test_images_that_overflow_in_a_healthy_net_are_to_blame():
+    net = Own()
+    images = (X / 255).astype(np.float32)
+    preprocessing = Preprocessing.fit("mean_std", images)
+    trained = train.TrainedNet(net, start_of(net), preprocessing)
+    large = images.copy()
+    large[3] = np.where(large[3] > large[3].mean(), 3e38, -3e38)
+    scale = r"images\[3\]: the image's values go up to 3e\+38, .* up to 0\.584: scale"
+    with pytest.raises(ValueError, match=scale):
+        trained.predict(large)
+    unknown = dataclasses.replace(preprocessing, largest=None)
+    trained = train.TrainedNet(net, start_of(net), unknown)
+    either = r"its variables, or the image's values, up to 3e\+38, are not usable"
+    with pytest.raises(ValueError, match=either):
+        trained.predict(large)
