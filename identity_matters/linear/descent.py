@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
-from identity_matters.checks import check_array_type, check_whole, real_array
+from identity_matters.checks import (
+    check_array_type,
+    check_whole,
+    real_array,
+    real_number,
+)
 from identity_matters.linear import gradient_bound, model
 
 # Why a run stopped; the position in this tuple is the code inside the loop.
@@ -142,8 +147,15 @@ def guaranteed_decrease(
     Eq. (2.3) is ``||grad f||_F^2 >= 2 mu (f - C)``, mu = 2 l (1-tau)^{2l-2}
     sigma_min(Sigma). So an update inside B_tau with eta <= 1/L, where L is the
     curvature along it, multiplies f - C by at most ``1 - eta mu``. Returns ``-log(1 -
-    eta mu)``, 0.0 for tau >= 1 and infinity for ``eta mu >= 1``.
+    eta mu)`` up to rounding, 0.0 for tau >= 1 and infinity for ``eta mu >= 1``.
+    ValueError unless depth is a positive whole number, and the others are finite and 0
+    or more.
     """
+    depth = check_whole("depth", depth)
+    numbers = {"tau": tau, "sigma_min": sigma_min, "learning_rate": learning_rate}
+    for name, number in numbers.items():
+        if not real_number(name, number) >= 0:
+            raise ValueError(f"{name} must be 0 or more, got {number}")
     if tau >= 1:
         return 0.0
     mu = gradient_bound.gradient_bound_corrected(depth, tau, sigma_min, 1.0) / 2

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import matrices
 from identity_matters.array_types import Array
-from identity_matters.checks import square_matrix
+from identity_matters.checks import real_number, square_matrix
 from identity_matters.linear import second_moment
 
 # TPUs and GPUs would otherwise round the factors
@@ -50,11 +50,18 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
     R = square_matrix("R", R)
     Sigma, _ = second_moment.check_second_moment(Sigma)
     second_moment.check_same_shape(R, Sigma)
-    if not 0 <= noise_std < math.inf:
-        raise ValueError(f"noise_std must be 0 or more and finite, got {noise_std}")
+    noise_std = check_noise_std(noise_std)
     kept = second_moment.kept_part(Sigma)
     root = (kept.vectors * np.sqrt(kept.eigenvalues)) @ kept.vectors.T
-    return Problem(R=R, Sigma=Sigma, root=root, noise_std=float(noise_std))
+    return Problem(R=R, Sigma=Sigma, root=root, noise_std=noise_std)
+
+
+def check_noise_std(noise_std: float) -> float:
+    """It as a float; ValueError unless it is 0 or more and finite."""
+    noise_std = real_number("noise_std", noise_std)
+    if not noise_std >= 0:
+        raise ValueError(f"noise_std must be 0 or more and finite, got {noise_std}")
+    return noise_std
 
 
 def draw(

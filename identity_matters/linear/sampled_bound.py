@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.checks import check_whole, real_array
-from identity_matters.linear import second_moment
-from identity_matters.linear.sampled import Problem
+from identity_matters.checks import check_whole, real_array, real_number
+from identity_matters.linear import sampled, second_moment
 
 # `least_batch` does not look beyond this.
 _LARGEST_BATCH = 2**40
@@ -35,14 +34,15 @@ def noise_floor(
       sigma_eigenvalues: lambda, f64[d], of Sigma, which has the eigenvectors of R; same
         order.
       depth: l.
-      learning_rate: eta.
+      learning_rate: eta, positive.
       batch_examples: B.
-      noise_std: of the labels.
+      noise_std: of the labels, 0 or more.
     Returns:
       The risk, or math.inf where the step is too large for the linear model to have a
-      stationary second moment.
+      stationary second moment, or the risk for float64.
     Raises:
-      ValueError: the eigenvalues are not as above, or not finite real numbers.
+      ValueError: an argument is not as above, or not made of finite real numbers, or
+        depth or batch_examples is not a positive whole number.
 
     >>> # One scalar layer, Sigma = 1:
     >>> # h / (1 - h), h = (eta / B) / (1 - eta (1 + 1 / B)).
@@ -58,6 +58,10 @@ def noise_floor(
             "need as many sigma eigenvalues as target eigenvalues, the latter positive,"
             " the former not negative"
         )
+    depth = check_whole("depth", depth)
+    batch_examples = check_whole("batch_examples", batch_examples)
+    learning_rate = _checked_learning_rate(learning_rate)
+    noise_std = sampled.check_noise_std(noise_std)
     # The shares of the layers after and before layer i.
     share_after = (depth - np.arange(1, depth + 1)) / depth
     share_before = np.arange(depth) / depth
@@ -72,7 +76,18 @@ def noise_floor(
     h = np.sum(step / batch_examples / remaining, axis=1)
     if not h.max() < 1:
         return math.inf
-    return float(noise_std**2 * np.sum(h / (1 - h)))
+    # Python's floats end in infinity, and without a warning.
+    return float(np.sum(h / (1 - h))) * noise_std * noise_std
+
+
+def _checked_learning_rate(learning_rate: float) -> float:
+    """It as a float; ValueError unless it is positive and finite."""
+    learning_rate = real_number("learning_rate", learning_rate)
+    if not learning_rate > 0:
+        raise ValueError(
+            f"learning_rate must be positive and finite, got {learning_rate}"
+        )
+    return learning_rate
 
 
 class Certificate(NamedTuple):
@@ -99,7 +114,7 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    problem: Problem,
+    problem: sampled.Problem,
     *,
     depth: int,
     learning_rate: float,
@@ -113,18 +128,16 @@ def certify(
     rho is not below 1. Computed in float64 without directed rounding.
 
     Raises:
-      ValueError: the radius is not above 0 and at most 1, the step not positive, or
-        depth, batch or updates are not positive whole numbers.
+      ValueError: the radius is not above 0 and at most 1, the step not positive and
+        finite, or depth, batch or updates are not positive whole numbers.
     """
-    check_whole("depth", depth)
-    check_whole("batch_examples", batch_examples)
-    check_whole("updates", updates)
+    depth = check_whole("depth", depth)
+    batch_examples = check_whole("batch_examples", batch_examples)
+    updates = check_whole("updates", updates)
+    radius = real_number("radius", radius)
     if not 0 < radius <= 1:
         raise ValueError(f"radius must be above 0 and at most 1, got {radius}")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(
-            f"learning_rate must be positive and finite, got {learning_rate}"
-        )
+    learning_rate = _checked_learning_rate(learning_rate)
     bounds = _bounds_of(problem)
     if bounds is None:
         return None
@@ -261,7 +274,7 @@ class _ProblemBounds(NamedTuple):
     distance: float
 
 
-def _bounds_of(problem: Problem) -> _ProblemBounds | None:
+def _bounds_of(problem: sampled.Problem) -> _ProblemBounds | None:
     """The numbers of a problem; None if rounding may have made Sigma definite."""
     d = len(problem.R)
     kept = second_moment.kept_part(problem.Sigma)
@@ -285,7 +298,7 @@ def _risk(
 
 
 def least_batch(
-    problem: Problem,
+    problem: sampled.Problem,
     *,
     depth: int,
     learning_rate: float,
@@ -296,8 +309,10 @@ def least_batch(
     """The least batch that makes failure as improbable as asked for by `certify`.
 
     The chance is to be at most `failure_probability`. None if no batch does: the start
-    or the step is then too large. Errors as in `certify`.
+    or the step is then too large. Errors as in `certify`; a `failure_probability` that
+    is not one finite real number is a ValueError, too.
     """
+    failure_probability = real_number("failure_probability", failure_probability)
 
     def suffices(batch: int) -> bool:
         certificate = certify(

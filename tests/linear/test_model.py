@@ -316,6 +316,20 @@ def test_an_update_decreases_the_risk_by_at_least_what_is_promised():
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 0.5, 1.0, 0.1), "depth must be at least 1, got 0"),
+        ((2, -0.5, 1.0, 0.1), "tau must be 0 or more, got -0.5"),
+        ((2, 0.5, math.nan, 0.1), "sigma_min must be one finite real number, got nan"),
+        ((2, 0.5, 1.0, -0.1), "learning_rate must be 0 or more, got -0.1"),
+    ],
+)
+def test_nothing_is_promised_for_what_is_no_descent(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        descent.guaranteed_decrease(*arguments)
+
+
+@pytest.mark.parametrize(
     ("setting", "value"),
     [
         ("learning_rate", 0.0),

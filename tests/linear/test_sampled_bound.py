@@ -93,6 +93,28 @@ def test_the_linear_model_is_stationary_at_the_floor():
     )
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"learning_rate": -0.1},
+            "learning_rate must be positive and finite, got -0.1",
+        ),
+        ({"learning_rate": math.nan}, "learning_rate must be one finite real number"),
+        ({"batch_examples": -2}, "batch_examples must be at least 1, got -2"),
+        ({"batch_examples": 0}, "batch_examples must be at least 1, got 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"depth": 2.5}, "depth must be a whole number, got 2.5"),
+        ({"noise_std": math.nan}, "noise_std must be one finite real number"),
+        ({"noise_std": -1.0}, "noise_std must be 0 or more and finite, got -1.0"),
+    ],
+)
+def test_what_has_no_noise_floor(changed, message):
+    descent = {"depth": 1, "learning_rate": 0.1, "batch_examples": 2, "noise_std": 1.0}
+    with pytest.raises(ValueError, match=message):
+        sampled_bound.noise_floor([1.0], [1.0], **descent | changed)
+
+
 def test_many_runs_reach_the_floor():
     """200 runs of the real, nonlinear descent, R far from the identity."""
     rng = np.random.default_rng(0)
@@ -289,6 +311,8 @@ def test_the_least_batch():
     [
         ({"radius": 1.5}, "radius must be above 0 and at most 1, got 1.5"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite"),
+        ({"learning_rate": math.nan}, "learning_rate must be one finite real number"),
+        ({"radius": math.nan}, "radius must be one finite real number"),
         ({"batch_examples": 0}, "batch_examples must be at least 1"),
     ],
 )
@@ -296,6 +320,13 @@ def test_what_cannot_be_certified(changed, message):
     problem = near_identity(np.random.default_rng(7))
     with pytest.raises(ValueError, match=message):
         sampled_bound.certify(problem, **{**DESCENT, "radius": 0.1, **changed})
+
+
+def test_a_chance_that_is_no_number_is_refused():
+    problem = near_identity(np.random.default_rng(7))
+    descent = {"depth": 4, "learning_rate": 0.005, "updates": 100, "radius": 0.1}
+    with pytest.raises(ValueError, match="failure_probability must be one finite"):
+        sampled_bound.least_batch(problem, **descent, failure_probability=math.nan)
 
 
 def test_nothing_is_certified_for_singular_data_or_large_steps():
