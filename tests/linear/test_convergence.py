@@ -7,7 +7,7 @@ import pytest
 import scipy.integrate
 
 from identity_matters import random_matrices
-from identity_matters.linear import convergence, escape, model, second_moment
+from identity_matters.linear import convergence, model, second_moment
 from tests import hostile_problems
 
 
@@ -313,176 +313,21 @@ def test_rounding_does_not_certify_a_large_negative_target(digits):
         assert not convergence.will_converge(np.diag([r, -r]), Sigma, 4)
 
 
-# The time to leave a saddle.
-
-
-def updates_needed(w, r, sigma, risk, step):
-    w = np.array(w, np.float64)
-    for update in range(10**6):
-        p = w.prod()
-        if sigma * (p - r) ** 2 <= risk:
-            return update
-        w -= (
-            step
-            * 2
-            * sigma
-            * (p - r)
-            * np.array([np.delete(w, i).prod() for i in range(w.size)])
-        )
-    raise AssertionError("no end")
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5])
-@pytest.mark.parametrize(("r", "sigma"), [(-2.0, 0.3), (-0.5, 1.0), (3.0, 0.3)])
-def test_descent_takes_as_long_as_predicted(depth, r, sigma):
-    w = 1 + 0.2 * np.random.default_rng(depth).uniform(-1, 1, depth)
-    step = 0.01 / (depth * sigma * (1 + abs(r)) ** 2)
-    predicted = escape.escape_time(w, r, sigma, 1e-4) / step
-    assert updates_needed(w, r, sigma, 1e-4, step) == pytest.approx(predicted, rel=0.03)
-
-
-def test_two_layers_by_hand():
-    """With c = 3 and sigma = 1, the integral of dw / (2 (p - r) q) is an arsinh.
-
-    As r -> -infinity only q matters.
-    """
-    w = np.array([1.0, 2.0])
-    r = -1e9
-    end = -2.0
-    risk = (end - r) ** 2
-    by_hand = (math.asinh(1 / math.sqrt(3)) * 2) / (2 * 1e9)
-    assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(by_hand, rel=1e-6)
-
-
-def test_equal_weights_never_leave():
-    assert escape.escape_time([1.0, 1.0, 1.5], -1.0, 1.0, 0.1) == math.inf
-    assert escape.escape_time([1.0, 1.0, 1.5], 1.0, 1.0, 0.1) < math.inf
-    # For equal weights the root is at the bound |w| <= |p|^(1/l); rounding may put it
-    # beyond that.
-    w = [0.28956216773974824] * 2
-    r = 1.1459160960279746
-    risk = 0.12552844082640685
-    assert escape.escape_time(w, r, 1.0, risk) > 0
-    assert escape.escape_time([1.0, 1.1], 1.0, 1.0, 0.02) == 0.0  # reached at the start
-    assert escape.escape_time([1.0, 1.1], 1.0, 0.5, 0.006) == 0.0
-
-
-@pytest.mark.parametrize("r", [0.6, 1.65, 3.0])
-@pytest.mark.parametrize("roundings", [1, 2, 4])
-def test_a_way_of_a_few_roundings_takes_next_to_no_time(r, roundings):
-    risk = ((1 - r) * (1 - roundings * 2.0**-52)) ** 2
-    assert 0 <= escape.escape_time(np.ones(4), r, 1.0, risk) < 1e-15
-
-
-@pytest.mark.parametrize("r", [1e-16, 1e-12, 1e-9, 0.5, 1 - 1e-9, 1 - 1e-14, 3.0, 1e9])
-def test_two_equal_weights_in_closed_form(r):
-    """dp/dt = 4 sigma p (r - p), so that p / |r - p| grows as exp(4 sigma r t)."""
-    sigma = 0.3
-    share = 1e-6
-    risk = sigma * (share * min(r, abs(1 - r))) ** 2
-    last = math.sqrt(risk / sigma)
-    # log (p / |r - p|) at the end less that at the start, p = 1.
-    ratio = math.log((r + math.copysign(last, 1 - r)) / last) - math.log(1 / abs(1 - r))
-    exact = ratio / (4 * sigma * r)
-    assert escape.escape_time([1.0, 1.0], r, sigma, risk) == pytest.approx(
-        exact, rel=1e-9
-    )
-
-
-@pytest.mark.parametrize("r", [-1e9, -1.0, -1e-9, -1e-16, -1e-100, 1e-100, 1e-16, 0.9])
-def test_one_weight_in_closed_form(r):
-    risk = (1e-5 * r) ** 2 if abs(r) > 1e-50 else 1e-210
-    exact = (math.log(abs(1 - r)) - math.log(risk) / 2) / 2
-    assert escape.escape_time([1.0], r, 1.0, risk) == pytest.approx(exact, rel=1e-12)
-
-
-def test_small_targets_take_the_times_of_an_integral_in_30_digits():
-    """By Gauss-Legendre sums in multiple precision, made once."""
-    known = {
-        (1.0, 1.1, 1.3): (-1e-12, 1e-26, 96.290479943351122),
-        (1.0, 1.000001): (-1e-20, 1e-44, 9383622.351056478),
-        (1e-20, 1.0, 2.0): (-1.0, 1e-2, 0.23487567227110385),
-        (0.5, 0.6, 0.7, 0.8): (1e-18, 1e-40, 2048.1571558565363),
-    }
-    for w, (r, risk, time) in known.items():
-        assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(time, rel=1e-9)
-
-
-def test_times_beyond_float64_are_infinite_without_a_warning():
-    assert escape.escape_time(np.full(2000, 0.5), 1.0, 1.0, 0.1) == math.inf
-    assert 0 < escape.escape_time(np.full(300, 0.999), 1.0, 1.0, 0.01) < math.inf
-
-
-def test_the_time_grows_by_the_depth_as_v6_says():
-    """T is at least the bound of V6 and grows as the noise to the power -(l-2)/2."""
-    for depth in (3, 4, 5, 6):
-        times = []
-        for noise in (1e-4, 1e-6):
-            w = 1 + noise * np.arange(depth)
-            c = w[1:] ** 2 - w[0] ** 2
-            bound = math.sqrt(c.min()) / (2 * (w.prod() + 1) * np.sqrt(2 * c).prod())
-            times.append(escape.escape_time(w, -1.0, 1.0, 0.01))
-            assert times[-1] >= bound
-        slope = math.log(times[1] / times[0]) / math.log(1e-6 / 1e-4)
-        assert slope == pytest.approx(-(depth - 2) / 2, abs=0.03)
-
-
-def test_more_layers_are_faster_for_positive_targets_that_are_not_small():
-    """From w_i = 1, dp/dt = 2 l p^{2 - 2/l} (r - p).
-
-    That is less for l = 2 than for l = 1 if p < 1/2.
-    """
-
-    def times(r):
-        return [escape.escape_time(np.ones(n), r, 1.0, 1e-6) for n in (1, 2, 3, 4, 8)]
-
-    assert (np.diff(times(3.0)) < 0).all() and (np.diff(times(1.5)) < 0).all()
-    # For l above 2 log(1 / r) = 2.77.
-    assert (np.diff(times(0.25))[2:] < 0).all()
-    assert times(0.01)[1] > 10 * times(0.01)[0]
-
-
-def test_small_weights_have_further_to_go_than_the_target_is_large():
-    """From 0.1 the smallest weight ends near -0.69.
-
-    The product ends near -0.49.
-    """
-    predicted = escape.escape_time([0.1, 0.2], -0.5, 1.0, 1e-4) / 0.002
-    assert updates_needed([0.1, 0.2], -0.5, 1.0, 1e-4, 0.002) == pytest.approx(
-        predicted, rel=0.01
-    )
-
-
-WILL = convergence.will_converge
-ESCAPE = escape.escape_time
-
-
 @pytest.mark.parametrize(
-    ("function", "arguments", "message"),
+    ("arguments", "message"),
     [
-        (WILL, (np.eye(2), np.eye(3), 2), "got shapes"),
-        (WILL, (np.eye(1), -np.eye(1), 2), "has the eigenvalue -1.0"),
-        (WILL, (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2), "symmetric"),
-        (WILL, (np.eye(1), np.zeros((1, 1)), 2), "not be zero"),
-        (WILL, (np.eye(1), np.eye(1), 0), "depth must be at least 1"),
-        (WILL, (np.ma.array(np.eye(1)), np.eye(1), 2), "R must be a plain array"),
-        (WILL, (np.eye(1), np.eye(1) * (1 + 1j), 2), "Sigma must hold real numbers"),
-        (ESCAPE, ([1.0, -1.0], 1.0, 1.0, 0.1), "positive numbers"),
-        (ESCAPE, ([1.0, np.nan], 1.0, 1.0, 0.1), "w must be finite"),
-        (ESCAPE, ([1.0], math.inf, 1.0, 0.1), "r must be one finite real number"),
-        (
-            ESCAPE,
-            (np.full(2000, 2.0), 1.0, 1.0, 0.1),
-            "product of w must be within the range",
-        ),
-        (ESCAPE, ([1.0], 0.0, 1.0, 0.1), "r = 0"),
-        (ESCAPE, ([1.0], 1.0, 1.0, 2.0), "0 < risk < sigma"),
-        (ESCAPE, ([1.0], 1.0, -1.0, 0.1), "sigma"),
+        ((np.eye(2), np.eye(3), 2), "got shapes"),
+        ((np.eye(1), -np.eye(1), 2), "has the eigenvalue -1.0"),
+        ((np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), 2), "symmetric"),
+        ((np.eye(1), np.zeros((1, 1)), 2), "not be zero"),
+        ((np.eye(1), np.eye(1), 0), "depth must be at least 1"),
+        ((np.ma.array(np.eye(1)), np.eye(1), 2), "R must be a plain array"),
+        ((np.eye(1), np.eye(1) * (1 + 1j), 2), "Sigma must hold real numbers"),
     ],
 )
-def test_bad_input_is_named(function, arguments, message):
+def test_bad_input_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        function(*arguments)
+        convergence.will_converge(*arguments)
 
 
 def test_every_quantity_is_moved_to_the_safe_side_of_its_rounding():
