@@ -9,6 +9,7 @@ and ``s_0 = sqrt((f(0) - C) / sigma)``.
 from __future__ import annotations
 
 import math
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,17 @@ from identity_matters.linear import second_moment
 # The proofs use l |||A||| <= a <= 1, where (1 - a/l)^{l-1} >= e^{-a}. Gradient flow may
 # start from this s_0 itself, descent only from below it: there kappa > 1 must be left.
 LARGEST_PATH_S0 = (1 - math.exp(-3)) / 3
-# 1 / (1 - eta beta / 2) at the step size eta = 1 / (2 beta).
-_KAPPA = 4 / 3
+# eta beta / 2 at the step size eta = 1 / (2 beta), where kappa is 4/3.
+_LOST = 1 / 4
 # The rounding error of m is assumed to be below this many d eps (||R|| + s_0)
 # cond(Sigma).
 _MARGIN_ROUNDINGS = 8
 # Outside this and its inverse, squares of norms would leave the range of float64.
 _SMALLEST_NORM = 1e-140
+# Numbers that a few operations have rounded, by half an eps each, are moved by these to
+# their safe side.
+_UP = 1 + 16 * sys.float_info.epsilon
+_DOWN = 1 - 16 * sys.float_info.epsilon
 
 
 class FlowCertificate(NamedTuple):
@@ -87,9 +92,9 @@ def will_converge(
     """Whether flow and descent from zero provably converge in a ball, and how fast.
 
     A false answer proves nothing: docs/theory/convergence.md says how loose the
-    certificates are, and `Convergence.reason` which condition failed. Nor is a
-    certificate a computer-assisted proof: it is computed in float64 with margins for
-    rounding, but without directed rounding.
+    certificates are, and `Convergence.reason` which condition failed. Every number of a
+    certificate is moved to its safe side by more than float64 has rounded. Still it is
+    no computer-assisted proof: how far LAPACK rounds eigenvalues is assumed.
 
     V1 to V4 need the least non-zero eigenvalue of Sigma. An eigenvalue that rounding
     may have made (up to 64 d eps ||Sigma||) is therefore a reason to refuse, unless it
@@ -128,7 +133,8 @@ def will_converge(
             f"rounding leaves the rank of Sigma open: {len(R) - kept.rank} of its"
             f" eigenvalues are below {kept.least:.3g} and may be 0 or not"
         )
-    if not np.abs(R).max() < 1 / _SMALLEST_NORM:
+    largest_entry = float(np.abs(R).max())
+    if not largest_entry * max(1.0, math.sqrt(largest)) < 1 / _SMALLEST_NORM:
         return _refused("the entries of R are beyond what float64 can square")
     is_definite = rank_of_Sigma == len(R)
     if is_definite and not matrices.determinant_sign(R) > 0:
@@ -182,7 +188,7 @@ class _Problem(NamedTuple):
         rounding = float(kept.rounding)
         sigma = float(kept.least) - rounding
         largest = float(kept.eigenvalues[-1]) + rounding
-        squared = float(kept.squared_norm(E)) + rounding * float(np.sum(E**2))
+        squared = float(kept.squared_norm_bound(E))
         return cls(
             R=R,
             kept=kept,
@@ -197,9 +203,14 @@ def _path(problem: _Problem, depth: int) -> FlowCertificate | None:
     """(V1): a from ``1 - e^{-3a} = 3 s_0``, and the rate ``4 l e^{-2a} sigma``."""
     if not problem.s0 <= LARGEST_PATH_S0:
         return None
-    a = -math.log1p(-3 * problem.s0) / 3
+    a = _path_length(problem.s0)
     rate = 4 * depth * math.exp(-2 * a) * problem.sigma
-    return FlowCertificate(name="path", norm=a / depth, rate=rate)
+    return FlowCertificate(name="path", norm=a / depth * _UP, rate=rate * _DOWN)
+
+
+def _path_length(s0: float) -> float:
+    """a from ``1 - e^{-3a} = 3 s_0``, rounded up."""
+    return -math.log1p(-3 * s0) / 3 * _UP
 
 
 def _balanced(problem: _Problem, depth: int) -> FlowCertificate | None:
@@ -216,31 +227,37 @@ def _balanced(problem: _Problem, depth: int) -> FlowCertificate | None:
     least_weighted = np.linalg.svd(weighted, compute_uv=False)[-1]
     # The product stays within phi_0 of R in the norm that Sigma gives, and within s_0.
     M = float(singular_values[0]) + s0
+    rounding = _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * M
     m = max(
         (least_weighted - problem.phi0) / math.sqrt(problem.largest),
         singular_values[-1] - s0,
     )
     condition = problem.largest / problem.sigma
-    m -= _MARGIN_ROUNDINGS * len(R) * np.finfo(np.float64).eps * condition * M
+    m -= condition * rounding
+    M += rounding
     if not m > 0:  # NaN, too
         return None
-    share = (depth - 1) / depth
-    norm = M**share / m ** (2 * share) * s0 / depth
-    rate = 4 * depth * m ** (2 * share) * problem.sigma
+    # As m <= 1 <= M, a larger share is on the safe side.
+    share = math.nextafter((depth - 1) / depth, 1)
+    norm = M**share / m ** (2 * share) * s0 / depth * _UP
+    rate = 4 * depth * m ** (2 * share) * problem.sigma * _DOWN
     return FlowCertificate(name="balanced", norm=float(norm), rate=float(rate))
 
 
 def _descent(problem: _Problem, depth: int) -> DescentCertificate | None:
-    """(V4): `_path` with kappa s_0, where ``kappa = 1 / (1 - eta beta / 2)``."""
+    """(V4): `_path` with kappa s_0, where ``1 / kappa = 1 - eta beta / 2``."""
     s0 = problem.s0
     if not s0 < LARGEST_PATH_S0:
         return None
-    # V4 leaves kappa free up to LARGEST_PATH_S0 / s_0, so for s_0 = 0 altogether.
-    kappa = min(_KAPPA, LARGEST_PATH_S0 / s0) if s0 > 0 else _KAPPA
-    a = -math.log1p(-3 * kappa * s0) / 3
+    # 1 - 1 / kappa. V4 leaves kappa free up to LARGEST_PATH_S0 / s_0, where 1 / kappa
+    # may be so close to 1 that its difference from 1 would have no digits.
+    lost = min(_LOST, (LARGEST_PATH_S0 - s0) / LARGEST_PATH_S0)
+    a = _path_length(s0 / (1 - lost))
     beta = 2 * depth * problem.largest * math.exp(a) * (math.exp(a) + s0)
-    learning_rate = 2 * (1 - 1 / kappa) / beta
-    factor = 1 - learning_rate / kappa * 4 * depth * math.exp(-2 * a) * problem.sigma
+    learning_rate = 2 * lost / beta * _DOWN
+    fall = learning_rate * (1 - lost) * 4 * depth * math.exp(-2 * a) * problem.sigma
     return DescentCertificate(
-        norm=a / depth, learning_rate=learning_rate, factor=factor
+        norm=a / depth * _UP,
+        learning_rate=learning_rate,
+        factor=math.nextafter(1 - fall * _DOWN, 1),
     )

@@ -44,6 +44,16 @@ class KeptPart(NamedTuple):
         squares = (E @ self.vectors) ** 2 * self.eigenvalues[..., None, :]
         return np.sum(squares, axis=(-2, -1))
 
+    def squared_norm_bound(self, E: np.ndarray) -> np.ndarray:
+        """At least ``||E (Sigma Pi)^{1/2}||_F^2``, f64[...], for E, f64[..., d, d].
+
+        Each entry of E may be off by its last rounding.
+        """
+        d = E.shape[-1]
+        above = self.squared_norm(E) + self.rounding * np.sum(E**2, axis=(-2, -1))
+        # Sums of d^2 squares, and a dozen other roundings of half an eps each.
+        return above * (1 + (d**2 + 16) * _EPS)
+
 
 def check_same_shape(R: np.ndarray, Sigma: np.ndarray) -> None:
     """Raises ValueError unless the two square matrices have the same size."""
@@ -91,7 +101,8 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Sigma as f64[d, d] and its computed eigenvalues, f64[d], in increasing order.
 
     Raises ValueError unless Sigma is a square matrix of finite real numbers and, up to
-    rounding, symmetric and positive semidefinite.
+    rounding, symmetric and positive semidefinite. What is returned is its symmetric
+    part, which alone counts in ``tr(E Sigma E^T)``: LAPACK would take one triangle.
     """
     matrix = square_matrix("Sigma", Sigma)
     rounding = _DROPPED_ROUNDINGS * len(matrix) * _EPS * np.abs(matrix).max()
@@ -101,6 +112,8 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}"
         )
+    if asymmetry > 0:
+        matrix = matrix / 2 + matrix.T / 2
     eigenvalues = np.linalg.eigvalsh(matrix)
     if not eigenvalues[0] >= -rounding:
         raise ValueError(

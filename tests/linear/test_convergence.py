@@ -1,6 +1,8 @@
 """docs/theory/convergence.md: certificates (V1-V4) and times to leave a saddle."""
 
+import decimal
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -217,7 +219,8 @@ def test_a_feature_that_is_always_zero_and_a_known_rank_are_certain():
 
 
 @pytest.mark.parametrize(
-    ("scale", "r"), [(1e-310, 2.0), (1e-200, 2), (1, 1e160), (1, -1e200)]
+    ("scale", "r"),
+    [(1e-310, 2.0), (1e-200, 2), (1, 1e160), (1, -1e200), (1e139, 1e139)],
 )
 def test_numbers_that_float64_cannot_square_are_refused_without_a_warning(scale, r):
     assert (
@@ -343,6 +346,61 @@ def test_every_quantity_is_moved_to_the_safe_side_of_its_rounding():
     # E = diag(0, 1/2)
     assert problem.phi0**2 == exactly((1e-12 + rounding) / 4)
     assert problem.s0**2 == exactly(problem.phi0**2 / problem.sigma)
+
+
+def test_one_dimension_is_on_the_safe_side_of_50_digits():
+    """There an eigenvalue has no rounding: only single operations do."""
+    rng = np.random.default_rng(0)
+    depth = 4
+    with decimal.localcontext(prec=50):
+        for _ in range(400):
+            r = rng.uniform(0.7, 1.3)
+            sigma = rng.uniform(0.1, 3)
+            answer = convergence.will_converge([[r]], [[sigma]], depth)
+            s0 = abs(1 - Decimal(r))
+            assert s0 <= Decimal(answer.s0) <= s0 * (1 + Decimal("1e-14"))
+            flows = {flow.name: flow for flow in answer.flow}
+            a = -(1 - 3 * s0).ln() / 3
+            path = flows["path"]
+            assert a / depth <= Decimal(path.norm)
+            assert Decimal(path.rate) <= 4 * depth * Decimal(sigma) * (-2 * a).exp()
+            m = max(Decimal(r) - s0, 2 * Decimal(r) - 1 if r < 1 else 1)
+            M = Decimal(r) + s0
+            balanced = flows["balanced"]
+            assert M ** Decimal("0.75") / m ** Decimal("1.5") * s0 / 4 <= Decimal(
+                balanced.norm
+            )
+            rate = 4 * depth * m ** Decimal("1.5") * Decimal(sigma)
+            assert Decimal(balanced.rate) <= rate
+
+
+def test_descent_is_on_the_safe_side_of_50_digits_up_to_the_largest_s0():
+    """1 / kappa is as close to 1 as float64 has numbers."""
+    for share in (0.5, 0.8, 1 - 1e-9, 1 - 1e-14):
+        r = 1 - share * convergence.LARGEST_PATH_S0
+        descent = convergence.will_converge([[r]], [[1.0]], 4).descent
+        with decimal.localcontext(prec=50):
+            s0 = 1 - Decimal(r)
+            # The least kappa with which V4 allows this rate.
+            kappa = Decimal(1)
+            for _ in range(200):
+                growth = (1 - 3 * kappa * s0) ** (-Decimal(1) / 3)
+                beta = 2 * 4 * growth * (growth + s0)
+                kappa = 1 / (1 - Decimal(descent.learning_rate) * beta / 2)
+            assert 3 * kappa * s0 <= 1 - Decimal(-3).exp()
+            assert growth.ln() / 4 <= Decimal(descent.norm)
+            fall = 4 * 4 * Decimal(descent.learning_rate) / growth**2 / kappa
+            assert 1 - fall <= Decimal(descent.factor)
+
+
+def test_a_second_moment_is_taken_by_its_symmetric_part():
+    """It may be asymmetric by rounding, and LAPACK reads one triangle."""
+    off = 100 * 2.0**-52
+    Sigma = np.array([[1.0, 0.5 + off], [0.5, 1.0]])
+    matrix, eigenvalues = second_moment.check_second_moment(Sigma)
+    np.testing.assert_array_equal(matrix, matrix.T)
+    assert matrix[0, 1] == 0.5 + off / 2
+    assert eigenvalues[0] == pytest.approx(0.5 - off / 2, abs=1e-15)
 
 
 def test_an_eigenvalue_is_known_up_to_a_few_roundings_and_of_1_x_1_exactly():
