@@ -27,8 +27,6 @@ _LOST = 1 / 4
 # The rounding error of m is assumed to be below this many d eps (||R|| + s_0)
 # cond(Sigma).
 _MARGIN_ROUNDINGS = 8
-# Outside this and its inverse, squares of norms would leave the range of float64.
-_SMALLEST_NORM = 1e-140
 # Numbers that a few operations have rounded, by half an eps each, are moved by these to
 # their safe side.
 _UP = 1 + 16 * sys.float_info.epsilon
@@ -126,15 +124,14 @@ def will_converge(
     kept = second_moment.kept_part(Sigma)
     rank_of_Sigma = second_moment.certain_rank(Sigma, kept, rank)
     largest = float(eigenvalues[-1])
-    if not _SMALLEST_NORM < largest < 1 / _SMALLEST_NORM:
+    if not second_moment.can_square_norm(largest):
         return _refused(f"||Sigma|| = {largest:.3g} is beyond what float64 can square")
     if rank_of_Sigma is None:
         return _refused(
             f"rounding leaves the rank of Sigma open: {len(R) - kept.rank} of its"
             f" eigenvalues are below {kept.least:.3g} and may be 0 or not"
         )
-    largest_entry = float(np.abs(R).max())
-    if not largest_entry * max(1.0, math.sqrt(largest)) < 1 / _SMALLEST_NORM:
+    if not second_moment.can_square_target(R, largest):
         return _refused("the entries of R are beyond what float64 can square")
     is_definite = rank_of_Sigma == len(R)
     if is_definite and not matrices.determinant_sign(R) > 0:

@@ -6,6 +6,8 @@ the statements and proofs are in docs/theory/sampled.md.
 """
 
 import math
+import sys
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import ArrayLike
 from identity_matters.checks import check_whole, real_array, real_number
 from identity_matters.linear import sampled, second_moment
 
+_EPS = sys.float_info.epsilon
 # `least_batch` does not look beyond this.
 _LARGEST_BATCH = 2**40
 
@@ -93,24 +96,34 @@ def _checked_learning_rate(learning_rate: float) -> float:
 class Certificate(NamedTuple):
     """Proved for minibatch descent from zero (S5, S6 of docs/theory/sampled.md).
 
+    Every number is on the safe side of its rounding, as far as LAPACK's eigenvalues are
+    as exact as `second_moment` assumes: `gap` is not above what S4 says, and the others
+    are not below what S5 and S6 say.
+
     Attributes:
       norm: tau = radius / depth; the ball in question is B_tau.
       failure_probability: a bound of the chance that one of the iterates leaves B_tau;
         1 or more says nothing.
       start: f(0) - C.
-      decay: rho, the factor per update.
+      gap: 1 - rho, where rho is the factor per update. A number of its own, since it
+        may be far below the roundings of rho.
       floor: F, what the bound of the risk tends to.
     """
 
     norm: float
     failure_probability: float
     start: float
-    decay: float
+    gap: float
     floor: float
+
+    @property
+    def decay(self) -> float:
+        """rho, the factor per update."""
+        return math.nextafter(1 - self.gap, 1)
 
     def risk(self, updates: ArrayLike) -> np.ndarray:
         """Bounds ``E[(f - C) 1{no iterate has left B_tau}]`` after so many updates."""
-        return _risk(updates, start=self.start, decay=self.decay, floor=self.floor)
+        return _risk(updates, start=self.start, gap=self.gap, floor=self.floor)
 
 
 def certify(
@@ -125,7 +138,7 @@ def certify(
     """The bounds of S5 and S6 in the ball ``|||A||| <= radius / depth``.
 
     None where they do not apply: Sigma has eigenvalues that rounding may have made, or
-    rho is not below 1. Computed in float64 without directed rounding.
+    rho is not below 1. None, too, where a bound is beyond float64.
 
     Raises:
       ValueError: the radius is not above 0 and at most 1, the step not positive and
@@ -143,70 +156,76 @@ def certify(
         return None
     descent = _Descent(
         depth=depth,
-        learning_rate=learning_rate,
+        learning_rate=Fraction(learning_rate),
         batch_examples=batch_examples,
-        radius=radius,
-        label_noise=len(problem.R) * problem.noise_std**2 * bounds.trace,
+        radius=Fraction(radius),
+        # The exponential is off by less than one rounding.
+        stretch=Fraction(math.nextafter(math.exp(radius), math.inf)),
+        label_noise=len(problem.R)
+        * Fraction(problem.noise_std) ** 2
+        * Fraction(bounds.trace),
     )
     contraction = _contraction(bounds, descent)
     if contraction is None:
         return None
-    decay, floor = contraction
-    risks = _risk(np.arange(updates), start=bounds.start, decay=decay, floor=floor)
+    gap, floor = contraction
+    risks = _risk(np.arange(updates), start=bounds.start, gap=gap, floor=floor)
     return Certificate(
-        norm=radius / depth,
+        norm=_rounded_up(descent.radius / depth),
         failure_probability=_failure_probability(bounds, descent, risks),
         start=bounds.start,
-        decay=decay,
+        gap=gap,
         floor=floor,
     )
 
 
 class _Descent(NamedTuple):
-    """The descent that S5 and S6 are about.
+    """The descent that S5 and S6 are about, as exact numbers.
 
     Attributes:
       depth: l.
       learning_rate: eta.
       batch_examples: B.
       radius: b, depth times the radius of the ball.
+      stretch: at least ``e^b``, a bound of the norm of the product of any layers in the
+        ball.
       label_noise: ``d nu^2 tr Sigma``, the part of noisy labels in a sample's variance.
     """
 
     depth: int
-    learning_rate: float
+    learning_rate: Fraction
     batch_examples: int
-    radius: float
-    label_noise: float
-
-    @property
-    def stretch(self) -> float:
-        """``e^b``, a bound of the norm of the product of any layers in the ball."""
-        return math.exp(self.radius)
+    radius: Fraction
+    stretch: Fraction
+    label_noise: Fraction
 
 
 def _contraction(
     bounds: "_ProblemBounds", descent: _Descent
 ) -> tuple[float, float] | None:
-    """``(rho, F)`` of S5: how fast the risk falls in the ball, and to which floor.
+    """``(1 - rho, F)`` of S5: how fast the risk falls in the ball, and to which floor.
 
     The mean risk falls to ``E[Z_{k+1}] <= rho E[Z_k] + c`` in one update (S4), so that
     ``E[Z_k] <= rho^k phi_0^2 + (1 - rho^k) F`` with ``F = c / (1 - rho)``:
 
         beta = 2 l S e^b (2 e^b - 1 + ||I - R||)
-        rho = 1 - 4 eta l e^{-2b} sigma (1 - eta beta / 2)
-              + (2 eta^2 beta l e^{2b} / B) (tr Sigma + S)
+        1 - rho = 4 eta l e^{-2b} sigma (1 - eta beta / 2)
+                  - (2 eta^2 beta l e^{2b} / B) (tr Sigma + S)
         c = (2 eta^2 beta l e^{2b} / B) d nu^2 tr Sigma
 
-    None unless ``eta beta < 2`` and ``rho < 1``.
+    The arithmetic is exact, since both differences may cancel; then 1 - rho is rounded
+    down and F up. None unless ``eta beta < 2`` and ``1 - rho > 0``, or if float64 does
+    not reach to F.
     """
     depth = descent.depth
     learning_rate = descent.learning_rate
     stretch = descent.stretch
+    sigma = Fraction(bounds.sigma)
+    largest = Fraction(bounds.largest)
+    trace = Fraction(bounds.trace)
     # beta bounds the second derivative of the risk in the ball (S3).
-    curvature = (
-        2 * depth * bounds.largest * stretch * (2 * stretch - 1 + bounds.distance)
-    )
+    distance = Fraction(bounds.distance)
+    curvature = 2 * depth * largest * stretch * (2 * stretch - 1 + distance)
     # What curvature leaves of the fall that the gradient promises.
     gain = 1 - learning_rate * curvature / 2
     # eta^2 beta / 2 times E||g - grad f||^2 is at most
@@ -214,15 +233,12 @@ def _contraction(
     noise = (
         2 * learning_rate**2 * curvature * depth * stretch**2 / descent.batch_examples
     )
-    decay = (
-        1
-        - 4 * learning_rate * depth * bounds.sigma / stretch**2 * gain
-        + noise * (bounds.trace + bounds.largest)
-    )
-    if not (gain > 0 and decay < 1):
+    fall = 4 * learning_rate * depth * sigma / stretch**2 * gain
+    gap = -_rounded_up(noise * (trace + largest) - fall)
+    if not (gain > 0 and gap > 0):
         return None
-    floor = noise * descent.label_noise / (1 - decay)
-    return decay, floor
+    floor = _rounded_up(noise * descent.label_noise / Fraction(gap))
+    return (gap, floor) if floor < math.inf else None
 
 
 def _failure_probability(
@@ -242,29 +258,55 @@ def _failure_probability(
       descent: the descent.
       risks: z_k, f64[updates], bounds of the risk before each update (S5).
     """
-    step = descent.learning_rate
-    stretch = descent.stretch
-    radius = descent.radius
+    sum_of_risks = _sum_rounded_up(risks)
+    if math.isinf(sum_of_risks):
+        return math.inf
+    trace_and_largest = Fraction(bounds.trace) + Fraction(bounds.largest)
     # The sum of v_k, which bounds the variances of the batches (S2).
-    variance = (
-        (bounds.trace + bounds.largest) * risks.sum() + len(risks) * descent.label_noise
-    ) / descent.batch_examples
-    root_largest = math.sqrt(bounds.largest)
-    drift = 2 * step * stretch * root_largest * np.sum(np.sqrt(risks))
-    spread = 4 * step * stretch * (1 + 2 * radius) * math.sqrt(variance)
-    norm = radius / descent.depth
-    return float(((drift + spread) / norm) ** 2)
+    variance = _rounded_up(
+        (trace_and_largest * Fraction(sum_of_risks) + len(risks) * descent.label_noise)
+        / descent.batch_examples
+    )
+    if math.isinf(variance):
+        return math.inf
+    moved = descent.learning_rate * descent.stretch
+    sum_of_roots = Fraction(_sum_rounded_up(np.sqrt(risks)))
+    drift = 2 * moved * _root_rounded_up(bounds.largest) * sum_of_roots
+    spread = 4 * moved * (1 + 2 * descent.radius) * _root_rounded_up(variance)
+    return _rounded_up(((drift + spread) * descent.depth / descent.radius) ** 2)
+
+
+def _rounded_up(exact: Fraction) -> float:
+    """The least number of float64 that is not below `exact`; infinity if none is."""
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -sys.float_info.max
+    return nearest if nearest >= exact else math.nextafter(nearest, math.inf)
+
+
+def _root_rounded_up(square: float) -> Fraction:
+    """At least the square root of a finite number; 0 is its own."""
+    root = math.sqrt(square)
+    return Fraction(math.nextafter(root, math.inf)) if square else Fraction(0)
+
+
+def _sum_rounded_up(values: np.ndarray) -> float:
+    """At least the sum of numbers of at least 0 that may be off by a rounding each."""
+    with np.errstate(over="ignore"):
+        total = np.sum(values)
+    return float(total) * (1 + (len(values) + 4) * _EPS)
 
 
 class _ProblemBounds(NamedTuple):
-    """Numbers of a problem, those of Sigma on the safe side of their rounding errors.
+    """Numbers of a problem, on the safe side of their rounding errors.
 
     Attributes:
       sigma: a lower bound of Sigma's least eigenvalue.
       largest: an upper bound of its largest.
       trace: an upper bound of its trace.
-      start: ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``.
-      distance: ``||I - R||``.
+      start: an upper bound of ``f(0) - C = ||(I - R) Sigma^{1/2}||_F^2``.
+      distance: an upper bound of ``||I - R||``.
     """
 
     sigma: float
@@ -275,26 +317,48 @@ class _ProblemBounds(NamedTuple):
 
 
 def _bounds_of(problem: sampled.Problem) -> _ProblemBounds | None:
-    """The numbers of a problem; None if rounding may have made Sigma definite."""
+    """The numbers of a problem; None if rounding may have made Sigma definite.
+
+    None, too, where float64 cannot square them.
+    """
     d = len(problem.R)
     kept = second_moment.kept_part(problem.Sigma)
-    if kept.rank < d:
+    largest = float(kept.eigenvalues[-1])
+    can_square = second_moment.can_square_norm(
+        largest
+    ) and second_moment.can_square_target(problem.R, largest)
+    if kept.rank < d or not can_square:
         return None
+    rounding = float(kept.rounding)
+    E = np.eye(d) - problem.R
+    distance = float(np.linalg.norm(E, 2))
     return _ProblemBounds(
-        sigma=kept.least - kept.rounding,
-        largest=kept.eigenvalues[-1] + kept.rounding,
-        trace=kept.eigenvalues.sum() + d * kept.rounding,
-        start=float(kept.squared_norm(np.eye(d) - problem.R)),
-        distance=float(np.linalg.norm(np.eye(d) - problem.R, 2)),
+        sigma=float(kept.least) - rounding,
+        largest=largest + rounding,
+        trace=float(kept.eigenvalues.sum()) + d * rounding,
+        start=float(kept.squared_norm_bound(E)),
+        # As for eigenvalues, see `second_moment.eigenvalue_rounding`; for d = 1, too,
+        # where E is rounded.
+        distance=distance * (1 + 16 * d * _EPS),
     )
 
 
-def _risk(
-    updates: ArrayLike, *, start: float, decay: float, floor: float
-) -> np.ndarray:
-    """``decay^t start + (1 - decay^t) floor`` after t updates."""
-    shrunk = decay ** np.asarray(updates, np.float64)
-    return shrunk * start + (1 - shrunk) * floor
+def _risk(updates: ArrayLike, *, start: float, gap: float, floor: float) -> np.ndarray:
+    """``rho^t start + (1 - rho^t) floor`` with rho = 1 - gap, rounded up.
+
+    f64 of the shape of `updates`, which are t; ValueError if one is below 0.
+    """
+    counts = real_array("updates", updates)
+    if counts.min() < 0:
+        raise ValueError(f"updates must be 0 or more, got {counts.min()}")
+    # log rho^t, which rounding may have moved either way.
+    exponent = counts * math.log1p(-gap)
+    left = np.exp(exponent * (1 - 4 * _EPS))
+    gone = -np.expm1(exponent * (1 + 4 * _EPS))
+    risk = left * start + gone * floor
+    # Either product may underflow; 0 is exact where there is neither start nor floor.
+    lost = sys.float_info.min if start or floor else 0.0
+    return risk * (1 + 16 * _EPS) + lost
 
 
 def least_batch(

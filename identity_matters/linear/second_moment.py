@@ -1,5 +1,6 @@
 """What float64 knows about a second moment Sigma, and what is lost in rounding."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,9 @@ from numpy.typing import ArrayLike
 from identity_matters.checks import check_whole, square_matrix
 
 _EPS = float(np.finfo(np.float64).eps)
+_TINY = float(np.finfo(np.float64).tiny)
+# Outside this and its inverse, squares of norms would leave the range of float64.
+_SMALLEST_NORM = 1e-140
 # Eigenvalues of Sigma up to this many d eps ||Sigma|| are dropped:
 # rounding may have made them.
 _DROPPED_ROUNDINGS = 64
@@ -51,6 +55,9 @@ class KeptPart(NamedTuple):
         """
         d = E.shape[-1]
         above = self.squared_norm(E) + self.rounding * np.sum(E**2, axis=(-2, -1))
+        # Squares and their products with eigenvalues may underflow.
+        lost = d**2 * _TINY * (1 + self.eigenvalues[..., -1])
+        above = above + np.where(E.any(axis=(-2, -1)), lost, 0)
         # Sums of d^2 squares, and a dozen other roundings of half an eps each.
         return above * (1 + (d**2 + 16) * _EPS)
 
@@ -121,6 +128,23 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f" {eigenvalues[0]}"
         )
     return matrix, eigenvalues
+
+
+def can_square_norm(largest: float) -> bool:
+    """Whether float64 has the squares of Sigma's largest eigenvalue and of its roots.
+
+    Where it has not, rounding errors are not what this module says.
+    """
+    return _SMALLEST_NORM < largest < 1 / _SMALLEST_NORM
+
+
+def can_square_target(R: np.ndarray, largest: float) -> bool:
+    """Whether squares of R and of ``R Sigma^{1/2}`` are within float64.
+
+    R is f64[d, d], and `largest` is the norm of Sigma.
+    """
+    largest_entry = float(np.abs(R).max())
+    return largest_entry * max(1.0, math.sqrt(largest)) < 1 / _SMALLEST_NORM
 
 
 def certain_rank(Sigma: np.ndarray, kept: KeptPart, rank: int | None) -> int | None:

@@ -393,6 +393,11 @@ def test_descent_is_on_the_safe_side_of_50_digits_up_to_the_largest_s0():
             assert 1 - fall <= Decimal(descent.factor)
 
 
+def test_a_target_whose_distance_cannot_be_squared_is_not_at_distance_0():
+    R = np.array([[1.0, 1e-170], [0.0, 1.0]])
+    assert 1e-170 <= convergence.will_converge(R, np.eye(2), 4).s0 < 1e-150
+
+
 def test_a_second_moment_is_taken_by_its_symmetric_part():
     """It may be asymmetric by rounding, and LAPACK reads one triangle."""
     off = 100 * 2.0**-52

@@ -1,6 +1,9 @@
 """Minibatch descent: the noise floor, and the bounds of docs/theory/sampled.md."""
 
+import decimal
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -225,6 +228,107 @@ def test_risk_stays_below_its_bound():
     assert bound[-1] < 4 * mean[-1] < mean[0] / 5
 
 
+def exact_gap_and_floor(r, sigma, noise_std, *, learning_rate, batch_examples, radius):
+    """1 - rho and F of S4 and S5 in 50 digits: one layer, diagonal R and Sigma."""
+    with decimal.localcontext(prec=50):
+        stretch = Fraction(Decimal(radius).exp())
+    sigma = [Fraction(value) for value in sigma]
+    distance = max(abs(1 - Fraction(value)) for value in r)
+    eta = Fraction(learning_rate)
+    beta = 2 * max(sigma) * stretch * (2 * stretch - 1 + distance)
+    noise = 2 * eta**2 * beta * stretch**2 / batch_examples
+    gap = 4 * eta / stretch**2 * min(sigma) * (1 - eta * beta / 2)
+    gap -= noise * (sum(sigma) + max(sigma))
+    return gap, noise * len(r) * Fraction(noise_std) ** 2 * sum(sigma) / gap
+
+
+@pytest.mark.parametrize(
+    ("sigma", "learning_rate", "slack"),
+    [
+        # rho differs from 1 by a few roundings of 1. For one dimension nothing but
+        # single roundings is added.
+        ((1.0,), 1e-15, 1e-14),
+        ((1.0,), 1e-18, 1e-14),
+        # The least eigenvalue is known up to 16 eps.
+        ((1.0, 1e-13), 1.0779e-3, 0.04),
+        # 1 - rho is the difference of two numbers that agree in 6 digits.
+        ((1.0,), 0.0237, 1e-9),
+    ],
+)
+def test_where_rho_is_near_1_its_distance_from_1_is_on_the_safe_side(
+    sigma, learning_rate, slack
+):
+    r = [0.9] * len(sigma)
+    problem = sampled.make_problem(np.diag(r), np.diag(sigma), 1.0)
+    descent = {"learning_rate": learning_rate, "batch_examples": 10**16, "radius": 1.0}
+    certificate = sampled_bound.certify(problem, **descent, depth=1, updates=10)
+    gap, floor = exact_gap_and_floor(r, sigma, 1.0, **descent)
+    assert gap * (1 - Fraction(slack)) <= Fraction(certificate.gap) <= gap
+    assert floor <= Fraction(certificate.floor) <= floor * (1 + Fraction(slack))
+    start = sum((1 - Fraction(0.9)) ** 2 * Fraction(value) for value in sigma)
+    for updates in (0, 1, 10**3, 10**6):
+        with decimal.localcontext(prec=50):
+            left = Fraction((updates * (1 - as_decimal(gap)).ln()).exp())
+        risk = left * start + (1 - left) * floor
+        bound = Fraction(float(certificate.risk(updates)))
+        assert risk <= bound <= risk * (1 + Fraction(slack))
+
+
+def as_decimal(number):
+    return Decimal(number.numerator) / Decimal(number.denominator)
+
+
+def test_the_start_is_not_below_the_exact_one_where_the_data_hardly_show_it():
+    """R differs from I in the direction of an eigenvalue of 1e-13 alone."""
+    most = 0.0
+    for seed in range(200):
+        angle, digits = np.random.default_rng(seed).uniform([0, 8], [np.pi, 13.4])
+        u = np.array([math.cos(angle), math.sin(angle)])
+        v = np.array([-u[1], u[0]])
+        Sigma = np.outer(u, u) + 10.0**-digits * np.outer(v, v)
+        R = np.eye(2) - 0.5 * np.outer(v, v)
+        problem = sampled.make_problem(R, Sigma, 0.0)
+        certificate = sampled_bound.certify(
+            problem,
+            depth=2,
+            learning_rate=0.01,
+            batch_examples=10**16,
+            updates=1,
+            radius=1.0,
+        )
+        if certificate is None:
+            continue
+        E = [[int(i == j) - Fraction(R[i, j]) for j in (0, 1)] for i in (0, 1)]
+        exact = sum(
+            E[i][a] * Fraction(problem.Sigma[a, b]) * E[i][b]
+            for i in (0, 1)
+            for a in (0, 1)
+            for b in (0, 1)
+        )
+        assert exact <= Fraction(certificate.start) <= Fraction(certificate.risk(0)[()])
+        most = max(most, float(exact) / certificate.start)
+    assert most > 0.999
+
+
+def test_what_float64_cannot_square_is_not_certified():
+    for R, Sigma, noise_std in ((1e160, 1.0, 0.0), (0.9, 1e-200, 0.0), (0.9, 1, 1e200)):
+        problem = sampled.make_problem([[R]], [[Sigma]], noise_std)
+        descent = {"depth": 1, "learning_rate": 1e-3, "batch_examples": 10}
+        certificate = sampled_bound.certify(problem, **descent, updates=5, radius=1.0)
+        assert certificate is None
+
+
+def test_a_risk_that_underflows_is_not_said_to_be_0():
+    problem = sampled.make_problem([[0.9]], [[1.0]], 0.0)
+    certificate = sampled_bound.certify(problem, **DESCENT, radius=0.1)
+    assert 0 < certificate.risk(10**9) < 1e-300
+    with pytest.raises(ValueError, match="updates must be 0 or more, got -1"):
+        certificate.risk([0, -1])
+    at_the_optimum = sampled.make_problem([[1.0]], [[1.0]], 0.0)
+    certificate = sampled_bound.certify(at_the_optimum, **DESCENT, radius=0.1)
+    assert certificate.risk(5) == certificate.failure_probability == 0
+
+
 # S6 and S7
 
 
@@ -265,6 +369,31 @@ def test_the_bound_of_leaving_by_hand():
     assert (certificate.decay, certificate.floor) == pytest.approx(
         (rho, added_risk / (1 - rho))
     )
+
+
+def test_the_bound_of_leaving_is_on_the_safe_side_of_50_digits():
+    eta = 0.01
+    b = 0.3
+    descent = {"learning_rate": eta, "batch_examples": 10, "radius": b}
+    rng = np.random.default_rng(9)
+    for _ in range(10):
+        r = rng.uniform(0.9, 1.1)
+        sigma = rng.uniform(0.5, 1.5)
+        problem = sampled.make_problem([[r]], [[sigma]], 0.1)
+        certificate = sampled_bound.certify(problem, **descent, depth=1, updates=8)
+        gap, floor = exact_gap_and_floor([r], [sigma], 0.1, **descent)
+        start = (1 - Fraction(r)) ** 2 * Fraction(sigma)
+        risks = [floor + (1 - gap) ** k * (start - floor) for k in range(8)]
+        noise = Fraction(0.1) ** 2 * Fraction(sigma)
+        with decimal.localcontext(prec=50):
+            moved = Decimal(eta) * Decimal(b).exp()
+            variance = as_decimal((2 * Fraction(sigma) * sum(risks) + 8 * noise) / 10)
+            roots = sum(as_decimal(risk).sqrt() for risk in risks)
+            drift = 2 * moved * Decimal(sigma).sqrt() * roots
+            spread = 4 * moved * (1 + 2 * Decimal(b)) * variance.sqrt()
+            exact = ((drift + spread) / Decimal(b)) ** 2
+            bound = Decimal(certificate.failure_probability)
+            assert exact <= bound <= exact * (1 + Decimal("1e-13"))
 
 
 def test_neighbouring_layers_have_nearly_the_same_noise():
