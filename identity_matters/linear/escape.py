@@ -9,7 +9,8 @@ digits:
 * ``q``: ``prod_i sqrt(w^2 + c_i)``, the product of the other weights
 * ``p``: ``w q``, the product of all weights
 * ``e``: ``p - r``
-* ``u``: ``w - w_r``
+* ``u``: ``w - w_r``, which comes with w: each has digits that the other, and w_r, do
+  not give
 
 The time, for ``sigma = 1/2``, is the integral of ``|dw| / (|e| q)``. The path of w is
 cut into segments, each with a variable in which the integrand is smooth:
@@ -65,8 +66,9 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     the least value, and exponential in the depth from weights with small noise (V6). It
     is also math.inf if it exceeds the range of float64. Gradient descent with a small
     step size eta takes about ``escape_time / eta`` updates. The relative error is about
-    1e-9 where the start is given: a rounding of w or r changes the time as much as it
-    changes ``log |prod w - r|``.
+    1e-9 where the arguments are exact: a rounding of w or r changes the time as much as
+    it changes ``log |prod w - r|``, and one of the risk as much as it changes ``log
+    |p|`` at the end.
 
     Args:
       w: f64[l], the weights at the start, positive.
@@ -104,6 +106,7 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
         flow,
         first=_first_distance(flow, first_error),
         last=_distance(flow, last_error),
+        log_short_of_r=_log_short_of_r(r, sigma, risk, last_error),
     )
     # If |e| has to fall only by its own rounding, w may not move at all: a segment is
     # then empty.
@@ -125,6 +128,17 @@ def _exact_error(w: np.ndarray, r: float) -> float:
         raise ValueError(
             "the product of w must be within the range of float64"
         ) from None
+
+
+def _log_short_of_r(r: float, sigma: float, risk: float, last_error: float) -> float:
+    """``log (|r| - last_error)`` with all digits of ``|r|^2 - risk / sigma``.
+
+    It is log |p| at the end of a path that comes from the side of 0; -inf for a
+    difference below float64.
+    """
+    squares = Fraction(r) ** 2 - Fraction(risk) / Fraction(sigma)
+    difference = float(squares / (Fraction(abs(r)) + Fraction(last_error)))
+    return math.log(difference) if difference > 0 else -math.inf
 
 
 class _OtherWeights(NamedTuple):
@@ -171,36 +185,44 @@ class _Flow(NamedTuple):
         return 1 + int(self.others.counts.sum())
 
     @property
+    def comes_from_above(self) -> bool:
+        """Whether w falls to w_r > 0, and not to it from the side of 0."""
+        return self.end > 0 and self.side > 0
+
+    @property
     def ends_in_the_saddle(self) -> bool:
         """Whether w tends to 0 and never crosses it, since some c_i is 0."""
         return self.end < 0 and 0 in self.others.roots
 
-    def log_error(self, u: np.ndarray) -> np.ndarray:
-        """``log |p(w_r + u) - r|``, f64[n], accurate for u, f64[n], of any size."""
-        w = self.end + u
+    def log_error(self, w: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """``log |p - r|``, f64[n], accurate for w and u, f64[n], of any size."""
         has_sign_of_r = w > 0 if self.end > 0 else w < 0
         log_error = np.empty_like(u)
-        log_error[has_sign_of_r] = self._log_difference(u[has_sign_of_r])
+        log_error[has_sign_of_r] = self._log_difference(
+            w[has_sign_of_r], u[has_sign_of_r]
+        )
         log_error[~has_sign_of_r] = self._log_sum(w[~has_sign_of_r])
         return log_error
 
-    def _log_difference(self, u: np.ndarray) -> np.ndarray:
+    def _log_difference(self, w: np.ndarray, u: np.ndarray) -> np.ndarray:
         """``log | |p| - |r| |``, f64[n], where w = w_r + u has the sign of w_r.
 
         The difference is ``m (1 - e^{-|z|})``, where m is the larger of |p| and |r| and
         ``z = log(r / p)``. As r is the product at w_r, z is a sum of logarithms that
         are near 0 if u is small.
         """
-        w = self.end + u
         # sqrt(w^2 + c_i) here and at w_r: the other weights.
         others = np.hypot(w[:, None], self.others.roots)
         others_at_end = np.hypot(self.end, self.others.roots)
-        # What is missing from 1 in the ratios of the others, without cancellation.
-        missing = (u * (w + self.end))[:, None] / ((others + others_at_end) * others)
         log_product = np.log(np.abs(w)) + self.others.log_product(w)
         larger = np.maximum(log_product, self.log_r)
-        # u / w rounds to 1 far from w_r; then z is -inf, and m all that counts.
-        with np.errstate(divide="ignore"):
+        # u / w rounds to 1 far above w_r, and overflows far below it; then z is
+        # infinite, and m all that counts.
+        with np.errstate(divide="ignore", over="ignore"):
+            # What is missing from 1 in the ratios of the others, without cancellation.
+            missing = (u[:, None] / others) * (
+                (w + self.end)[:, None] / (others + others_at_end)
+            )
             z = np.log1p(-u / w) + np.log1p(-missing) @ self.others.counts
             return larger + np.log(-np.expm1(-np.abs(z)))
 
@@ -222,7 +244,7 @@ def _flow(w: np.ndarray, r: float, first_error: float) -> _Flow:
     )
     others = _OtherWeights(roots, counts)
     log_r = math.log(abs(r))
-    end = math.copysign(math.exp(_log_end(others, log_r, depth=len(w))), r)
+    end = math.copysign(math.exp(_log_weight(others, log_r)), r)
     if abs(end) < np.finfo(np.float64).tiny:
         raise ValueError(
             f"the smallest weight ends too close to 0 for float64, at r = {r}"
@@ -236,19 +258,21 @@ def _flow(w: np.ndarray, r: float, first_error: float) -> _Flow:
     )
 
 
-def _log_end(others: _OtherWeights, log_r: float, depth: int) -> float:
-    """``log |w_r|``: the solution of ``log |w| + log q = log |r|``.
+def _log_weight(others: _OtherWeights, log_p: float) -> float:
+    """The solution log |w| of ``log |w| + log q = log_p``; -inf if that is -inf.
 
     The left side increases with log |w|.
     """
+    if log_p == -math.inf:
+        return log_p
 
     def excess(log_w: float) -> float:
         log_q = float(others.log_product(np.exp([log_w]))[0])
-        return log_w + log_q - log_r
+        return log_w + log_q - log_p
 
     # |p| is at least |w|^l, and q increases with |w|.
-    high = log_r / depth
-    low = log_r - float(others.log_product(np.exp([high]))[0])
+    high = log_p / (1 + int(others.counts.sum()))
+    low = log_p - float(others.log_product(np.exp([high]))[0])
     margin = _SEARCH_MARGIN * (1 + abs(high) + abs(low))
     return _root(excess, low - margin, high + margin)
 
@@ -271,7 +295,7 @@ def _distance(flow: _Flow, error: float) -> float:
 
     def excess(log_distance: float) -> float:
         u = flow.side * np.exp([log_distance])
-        return float(flow.log_error(u)[0]) - log_error
+        return float(flow.log_error(flow.end + u, u)[0]) - log_error
 
     high = _farthest_log_distance(flow)
     low = _below_the_root(excess, high)
@@ -303,30 +327,52 @@ def _below_the_root(excess: Callable[[float], float], high: float) -> float:
     return low
 
 
+class _Place(NamedTuple):
+    """Points of the path of w, f64[n] each.
+
+    Attributes:
+      w: the smallest weight.
+      u: its distance from w_r, with a sign.
+      log_slope: ``log |dw / ds|`` there.
+    """
+
+    w: np.ndarray
+    u: np.ndarray
+    log_slope: np.ndarray
+
+
 class _Segment(NamedTuple):
     """A segment of the path of w, along a variable s from `low` to `high`.
 
     Attributes:
       low, high: the ends.
-      point: s, f64[n] -> (u, log |dw / ds|), f64[n] each.
+      point: s, f64[n] -> where that is.
     """
 
     low: float
     high: float
-    point: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    point: Callable[[np.ndarray], _Place]
 
 
-def _segments(flow: _Flow, *, first: float, last: float) -> list[_Segment]:
+def _segments(
+    flow: _Flow, *, first: float, last: float, log_short_of_r: float
+) -> list[_Segment]:
     """The segments of the path from ``|u| = first`` to ``|u| = last``.
 
     The integrand is smooth in log |u| near w_r, and in other variables far from it.
+    `log_short_of_r` is log |p| at the end of a path that comes from the side of 0.
     """
     near = _switch_distance(flow)
     segments = []
     if last < near:
         segments.append(_by_log_distance(flow, first=min(first, near), last=last))
     if first > near:
-        stop = flow.end + flow.side * max(last, near)
+        if last < near or flow.comes_from_above:
+            stop = flow.end + flow.side * max(last, near)
+        else:
+            # It may be far closer to 0 than to w_r, and u have no digits of it.
+            log_stop = _log_weight(flow.others, log_short_of_r)
+            stop = math.copysign(math.exp(log_stop), flow.end)
         if flow.end > 0:
             segments.append(_by_log_weight(flow, stop))
         else:
@@ -336,8 +382,8 @@ def _segments(flow: _Flow, *, first: float, last: float) -> list[_Segment]:
 
 def _switch_distance(flow: _Flow) -> float:
     """The distance |u| from w_r below which log |u| is the variable."""
-    if flow.end > 0 and flow.side > 0:
-        # w falls to w_r from above it: the switch is at w = 2 w_r.
+    if flow.comes_from_above:
+        # The switch is at w = 2 w_r.
         return abs(flow.end)
     # w comes from the side of 0, near which the integrand is not smooth in log |u|:
     # the switch is at w = w_r / 2.
@@ -347,8 +393,9 @@ def _switch_distance(flow: _Flow) -> float:
 def _by_log_distance(flow: _Flow, *, first: float, last: float) -> _Segment:
     """From ``|u| = first`` to ``|u| = last`` by ``u = +-e^s``: ``|dw / ds| = e^s``."""
 
-    def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return flow.side * np.exp(s), s
+    def point(s: np.ndarray) -> _Place:
+        u = flow.side * np.exp(s)
+        return _Place(w=flow.end + u, u=u, log_slope=s)
 
     return _Segment(low=math.log(last), high=math.log(first), point=point)
 
@@ -356,30 +403,29 @@ def _by_log_distance(flow: _Flow, *, first: float, last: float) -> _Segment:
 def _by_log_weight(flow: _Flow, stop: float) -> _Segment:
     """From the start to w = `stop` > 0 by ``w = e^s``: ``|dw / ds| = e^s``."""
 
-    def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.exp(s) - flow.end, s
+    def point(s: np.ndarray) -> _Place:
+        w = np.exp(s)
+        return _Place(w=w, u=w - flow.end, log_slope=s)
 
     low, high = sorted((math.log(flow.start), math.log(stop)))
     return _Segment(low, high, point)
 
 
 def _by_asinh_of_weight(flow: _Flow, stop: float) -> list[_Segment]:
-    """From the start to w = `stop` < 0 by ``w = g sinh s``: ``|dw / ds| = g cosh s``.
+    """From the start to w = `stop` <= 0 by ``w = g sinh s``: ``|dw / ds| = g cosh s``.
 
     1/q has a peak of width sqrt(min c_i) at w = 0, and e changes there over |w_r|;
     g is the lesser of the two.
     """
     g = min([abs(flow.end), *flow.others.roots[:1]])
 
-    def point(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def point(s: np.ndarray) -> _Place:
+        w = g * np.sinh(s)
         log_slope = math.log(g / 2) + np.logaddexp(s, -s)
-        return g * np.sinh(s) - flow.end, log_slope
+        return _Place(w=w, u=w - flow.end, log_slope=log_slope)
 
     first = math.asinh(flow.start / g)
     last = math.asinh(stop / g)
-    if last >= 0:
-        # By rounding: p is below 0 there, as the risk is below that of the saddle.
-        return [_Segment(last, first, point)]
     # The integrand is least smooth at 0, which should be an end.
     return [_Segment(last, 0.0, point), _Segment(0.0, first, point)]
 
@@ -412,13 +458,14 @@ def _log_gauss_sum(flow: _Flow, segment: _Segment, edges: np.ndarray) -> float:
         right = ends[1:]
         half = (right - left)[:, None] / 2
         s = ((left + right)[:, None] / 2 + half * _NODES).ravel()
-        u, log_slope = segment.point(s)
+        place = segment.point(s)
         # In a segment of a few roundings a panel may have no length.
         with np.errstate(divide="ignore"):
             log_weights = np.log((half * _WEIGHTS).ravel())
-        log_error = flow.log_error(u)
-        log_q = flow.others.log_product(flow.end + u)
-        logs.append(np.logaddexp.reduce(log_weights + log_slope - log_error - log_q))
+        log_error = flow.log_error(place.w, place.u)
+        log_q = flow.others.log_product(place.w)
+        log_values = place.log_slope - log_error - log_q
+        logs.append(np.logaddexp.reduce(log_weights + log_values))
     return float(np.logaddexp.reduce(logs))
 
 

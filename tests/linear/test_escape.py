@@ -100,6 +100,39 @@ def test_small_targets_take_the_times_of_an_integral_in_30_digits():
         assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(time, rel=1e-9)
 
 
+@pytest.mark.parametrize("risk", [0.81, 0.25, 1e-2, 1e-6, 1e-12])
+@pytest.mark.parametrize("w", [1e-30, 1e-11, 1e-8, 1e-3])
+def test_two_small_equal_weights_in_closed_form(w, risk):
+    """p / (1 - p) grows as exp(4 t) for r = sigma = 1."""
+    last = math.sqrt(risk)
+    exact = (math.log((1 - last) / last) - math.log(w**2 / (1 - w**2))) / 4
+    assert escape.escape_time([w, w], 1.0, 1.0, risk) == pytest.approx(exact, rel=1e-12)
+
+
+def test_small_starts_take_the_times_of_an_integral_in_40_digits():
+    """By Gauss-Legendre sums in multiple precision, made once."""
+    known = {
+        (1e-11, 1e-11, 1e-11): (1.0, 0.25, 49999999999.574874),
+        (1e-8,) * 6: (1.0, 0.01, 1.2499999999999997e31),
+        (1e-11, 1e-3, 0.5, 2.0): (1e-3, 1e-8, 2620.2611168369458),
+        # To the side of the saddle: |w| is at most 1e-11 at the end, |u| is about 1.
+        (1e-13, 1.0): (1.0, (1 - 1e-11) ** 2, 4.9500004137518522e-12),
+        (1.0, 1 + 1e-12, 1.5): (-1.0, (1 - 1e-13) ** 2, 6.1244314303692896),
+    }
+    for w, (r, risk, time) in known.items():
+        assert escape.escape_time(w, r, 1.0, risk) == pytest.approx(
+            time, rel=1e-12, abs=0
+        )
+
+
+def test_weights_far_below_the_target_are_no_warning():
+    """w_r / w is beyond float64 at the start."""
+    # p / (1 - p) grows from 1e-620 to 1.
+    time = escape.escape_time([1e-310, 1e-310], 1.0, 1.0, 0.25)
+    assert time == pytest.approx(620 * math.log(10) / 4, rel=1e-9)
+    assert escape.escape_time(np.full(6, 1e-310), 1.0, 1.0, 0.25) == math.inf
+
+
 def test_times_beyond_float64_are_infinite_without_a_warning():
     assert escape.escape_time(np.full(2000, 0.5), 1.0, 1.0, 0.1) == math.inf
     assert 0 < escape.escape_time(np.full(300, 0.999), 1.0, 1.0, 0.01) < math.inf
