@@ -9,6 +9,8 @@ from numpy.typing import DTypeLike
 
 # NumPy's own subclasses of ndarray that hold numbers and nothing else.
 _PLAIN_ARRAYS = (np.ndarray, np.memmap, np.matrix)
+# Numbers of this size and more are no int64, and may be no float64.
+_LIMIT_OF_WHOLE = 2**63
 # Properties of classes whose instances are numbers with a unit.
 _UNITS = ("unit", "units")
 
@@ -16,7 +18,12 @@ _UNITS = ("unit", "units")
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
     """`value` as an int; ValueError unless it is whole and at least `least`.
 
-    The message ends with `reason`.
+    It must fit into 64 bits, as larger counts are no float64. The message ends with
+    `reason`.
+
+    >>> check_whole("depth", 10**400)
+    Traceback (most recent call last):
+    ValueError: depth must be less than 2^63 in size, got a number of 1329 bits
     """
     try:
         if isinstance(value, bool):
@@ -24,6 +31,12 @@ def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
         whole = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    if not -_LIMIT_OF_WHOLE < whole < _LIMIT_OF_WHOLE:
+        # Python does not print integers of any length.
+        raise ValueError(
+            f"{name} must be less than 2^63 in size, got a number of"
+            f" {whole.bit_length()} bits"
+        )
     if whole < least:
         raise ValueError(f"{name} must be at least {least}{reason}, got {whole}")
     return whole

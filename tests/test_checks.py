@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from identity_matters.checks import plain_array, real_array, real_number, square_matrix
+from identity_matters.checks import (
+    check_whole,
+    plain_array,
+    real_array,
+    real_number,
+    square_matrix,
+)
 
 I2 = np.eye(2)
 
@@ -117,3 +123,14 @@ def test_shapes_and_numbers():
             real_number("r", value)
     with pytest.raises(ValueError, match=r"^r must have 0 axes, got shape \(1,\)$"):
         real_number("r", [1.0])
+
+
+def test_a_whole_number_of_more_than_64_bits_is_refused_in_one_short_line():
+    # Python itself refuses to print more than 4,300 digits.
+    for value in (2**63, 10**400, -(10**400), 10**5000, -(10**5000)):
+        with pytest.raises(
+            ValueError, match=r"depth must be less than 2\^63"
+        ) as refusal:
+            check_whole("depth", value)
+        assert len(str(refusal.value)) < 80
+    assert check_whole("depth", 2**63 - 1) == 2**63 - 1
