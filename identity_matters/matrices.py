@@ -14,12 +14,33 @@ import numpy as np
 _CERTIFIED_TO = 1e-9
 
 
+def exponents(matrices: np.ndarray) -> np.ndarray:
+    """The least k of each matrix with all entries below 2^k: [..., d, d] -> i32[...].
+
+    0 for a matrix of zeros. `times_powers_of_2` by -k leaves entries whose squares
+    float64 has, and changes no digit.
+
+    >>> exponents(np.array([[3.0, 0.0], [0.0, -4.0]]))
+    np.int32(3)
+    """
+    _, exponent = np.frexp(np.abs(matrices).max(axis=(-2, -1)))
+    return exponent
+
+
+def times_powers_of_2(matrices: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Each matrix times 2^k, in its own dtype: [..., d, d], with k i32[...]."""
+    return np.ldexp(matrices, exponent[..., None, None])
+
+
 def spectral_norms(matrices: np.ndarray) -> np.ndarray:
     """Largest singular value of each matrix: f64[..., d, d] -> f64[...]."""
+    exponent = exponents(matrices)
+    scaled = times_powers_of_2(matrices, -exponent)
     # eigvalsh of the Gram matrix is faster than an SVD;
     # the largest value is as accurate.
-    gram = matrices.mT @ matrices
-    return np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
+    gram = scaled.mT @ scaled
+    norms = np.sqrt(np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0))
+    return np.ldexp(norms, exponent)
 
 
 def determinant_sign(R: np.ndarray) -> int:
@@ -38,19 +59,22 @@ def determinant_sign(R: np.ndarray) -> int:
 
 
 def largest_spectral_norm(A: np.ndarray) -> float:
-    """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], within 1e-9, never above it.
+    """``|||A||| = max_i ||A_i||`` of f64[depth, d, d], within 1e-9.
 
-    The error is relative. NaN if an entry is. Entries must be below 1e150, so that
-    their squares are finite. An SVD of every layer is slow. With tau the largest norm
-    so far, a Cholesky factorization proves ``||A_i|| < (1 + 1e-9) tau``; only a layer
-    where it fails gets an SVD.
+    The error is relative, and above the norm only by rounding. NaN if an entry is. An
+    SVD of every layer is slow. With tau the largest norm so far, a Cholesky
+    factorization proves ``||A_i|| < (1 + 1e-9) tau``; only a layer where it fails gets
+    an SVD.
     """
     if np.isnan(A).any():  # the Cholesky factorization of NaN does not fail
         return float("nan")
-    tau = float(np.linalg.norm(A[0], 2))
+    # The proofs square the layers, which may be beyond float64 or below it.
+    _, exponent = np.frexp(max(A.max(), -A.min()))
+    tau = float(np.linalg.norm(np.ldexp(A[0], -exponent), 2))
     for start in range(1, len(A), layers_at_a_time(A.shape[-1])):
-        tau = _larger_norm(tau, A[start : start + layers_at_a_time(A.shape[-1])])
-    return tau
+        layers = A[start : start + layers_at_a_time(A.shape[-1])]
+        tau = _larger_norm(tau, np.ldexp(layers, -exponent))
+    return float(np.ldexp(tau, exponent))
 
 
 def _larger_norm(tau: float, layers: np.ndarray) -> float:

@@ -80,6 +80,23 @@ def test_the_certified_norm_of_special_stacks(layers, norm):
     assert matrices.largest_spectral_norm(np.array(layers)) == norm
 
 
+@pytest.mark.parametrize("scale", [2.0**-1020, 2.0**-540, 2.0**600, 2.0**1020])
+def test_norms_of_matrices_that_float64_cannot_square(scale):
+    """Powers of 2 change no digit."""
+    A = np.random.default_rng(1).standard_normal((5, 3, 3))
+    norms = matrices.spectral_norms(A)
+    np.testing.assert_array_equal(matrices.spectral_norms(scale * A), scale * norms)
+    largest = matrices.largest_spectral_norm(A)
+    assert matrices.largest_spectral_norm(scale * A) == scale * largest
+
+
+def test_a_layer_whose_squared_entries_underflow_is_not_lost():
+    """Its norm is 64e-162, from entries of 1e-162; that of the first one is 2e-162."""
+    A = np.stack([np.zeros((64, 64)), np.full((64, 64), 1e-162)])
+    A[0, 0, 0] = 2e-162
+    assert matrices.largest_spectral_norm(A) == pytest.approx(64e-162, rel=2e-9, abs=0)
+
+
 def test_second_moments_have_the_range_asked_for():
     points = draw("uniform")
     eigenvalues = np.linalg.eigvalsh(points.Sigma)

@@ -59,7 +59,7 @@ def gradient_lower_bound(
 
     less what rounding may add. This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``.
     The printed forms have the computed ``sigma_min(Sigma)`` and f - C. All hold up to
-    the rounding of A and E.
+    the rounding of E and tau; a relative error of tau counts 2 l / (1 - tau) times.
 
     Args:
       A: f64[depth, d, d] with ``|||A||| < 1``.
@@ -68,7 +68,7 @@ def gradient_lower_bound(
       form: one of `FORMS`.
     Raises:
       ValueError: an argument is not as above, or holds other things than finite real
-        numbers.
+        numbers, or the bound is beyond float64.
       TypeError: an array is not float64.
 
     >>> jax.config.update("jax_enable_x64", True)
@@ -86,16 +86,27 @@ def gradient_lower_bound(
     if not tau < 1:
         raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau}")
     matrix, eigenvalues = second_moment.check_second_moment(Sigma)
-    if form != "corrected":
-        return float(bound(A.shape[0], tau, eigenvalues[0], excess))
-    E = np.asarray(model.product(A)) - np.asarray(R)
-    return float(_corrected_right(np.asarray(A.shape[0]), tau, E, matrix))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if form == "corrected":
+            E = np.asarray(model.product(A)) - np.asarray(R)
+            right = _corrected_right(np.asarray(A.shape[0]), tau, E, matrix)
+        else:
+            right = bound(A.shape[0], tau, eigenvalues[0], excess)
+    if not np.isfinite(right):
+        raise ValueError(f"the bound must be within the range of float64, is {right}")
+    return float(right)
 
 
 def _corrected_right(
     depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarray
 ) -> np.ndarray:
     """The corrected right-hand side, f64[...], for the kept part of Sigma, batched."""
+    # The bound is of degree 2 in both. Powers of 2 keep their digits, and leave squares
+    # that are within float64 where the bound is.
+    exponent_of_E = matrices.exponents(E)
+    exponent_of_Sigma = matrices.exponents(Sigma)
+    E = matrices.times_powers_of_2(E, -exponent_of_E)
+    Sigma = matrices.times_powers_of_2(Sigma, -exponent_of_Sigma)
     kept = second_moment.kept_part(Sigma)
     excess = kept.squared_norm(E)
     # ||E Sigma||_F is at least the first of these less the second.
@@ -105,7 +116,8 @@ def _corrected_right(
     divisor = np.where(before_rounding > 0, before_rounding, 1)
     share_left = np.maximum(1 - rounding / divisor, 0)
     # (before_rounding - rounding)^2 = kept.least excess share_left^2.
-    return gradient_bound_corrected(depth, tau, kept.least, excess * share_left**2)
+    right = gradient_bound_corrected(depth, tau, kept.least, excess * share_left**2)
+    return np.ldexp(right, 2 * (exponent_of_E + exponent_of_Sigma))
 
 
 def squared_gradient_and_excess(
@@ -137,7 +149,7 @@ def right_over_left(
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
     arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The
     right-hand side is that of `gradient_lower_bound`. ValueError for arrays of anything
-    but finite real numbers, and for an unknown form.
+    but finite real numbers, for sides beyond float64, and for an unknown form.
     """
     bound = bound_of_form(form)
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
@@ -148,17 +160,20 @@ def right_over_left(
     tau = matrices.spectral_norms(np.asarray(A)).max(axis=1)
     depth = np.asarray(depth)
     second_moments = np.asarray(Sigma)
-    if form == "corrected":
-        layers = np.moveaxis(np.asarray(A), 1, 0)
-        E = matrices.residual_product(layers) - np.asarray(R)
-        right = _corrected_right(depth, tau, E, second_moments)
-        squared_gradient, _ = pending
-    else:
-        sigma = np.linalg.eigvalsh(second_moments)[..., 0]
-        squared_gradient, excess = pending
-        right = bound(depth, tau, sigma, np.asarray(excess))
-    with np.errstate(invalid="ignore"):
-        return right / np.asarray(squared_gradient)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if form == "corrected":
+            layers = np.moveaxis(np.asarray(A), 1, 0)
+            E = matrices.residual_product(layers) - np.asarray(R)
+            right = _corrected_right(depth, tau, E, second_moments)
+            squared_gradient, _ = pending
+        else:
+            sigma = np.linalg.eigvalsh(second_moments)[..., 0]
+            squared_gradient, excess = pending
+            right = bound(depth, tau, sigma, np.asarray(excess))
+        left = np.asarray(squared_gradient)
+        if not np.isfinite(left).all() or not np.isfinite(right).all():
+            raise ValueError("both sides must be within the range of float64")
+        return right / left
 
 
 def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> float:

@@ -53,6 +53,31 @@ def test_small_eigenvalues_do_not_lift_the_bound_above_the_gradient(least, rotat
     assert least < 1e-13 or bound == pytest.approx(4 * least**2, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("r", "sigma"), [(1e200, 1e-200), (1e-200, 1e200), (1e150, 1e-20), (3.0, 1e-150)]
+)
+def test_sides_whose_parts_float64_cannot_square(r, sigma):
+    """A = 0, l = 1, Sigma = sigma I, and E is r in one entry: equal to the gradient."""
+    A = np.zeros((1, 2, 2))
+    R = np.eye(2) + r * np.eye(2, k=1)
+    bound = gradient_bound.gradient_lower_bound(A, R, sigma * np.eye(2))
+    assert bound == pytest.approx(4 * (r * sigma) ** 2, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("form", gradient_bound.FORMS)
+@pytest.mark.parametrize(("r", "sigma"), [(1e155, 1.0), (1e155, 1e155), (2.0, 1e200)])
+def test_a_bound_beyond_float64_is_refused(form, r, sigma):
+    A = np.zeros((1, 1, 1))
+    R = np.full((1, 1), r)
+    Sigma = np.full((1, 1), sigma)
+    with pytest.raises(ValueError, match="must be within the range of float64, is inf"):
+        gradient_bound.gradient_lower_bound(A, R, Sigma, form)
+    with pytest.raises(ValueError, match="both sides must be within the range of"):
+        gradient_bound.right_over_left(
+            A[None], R[None], Sigma[None], np.array([1]), form
+        )
+
+
 def test_random_points_with_second_moments_of_any_condition():
     """Condition 1 to 1e20, rotated.
 

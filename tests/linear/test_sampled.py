@@ -70,6 +70,24 @@ def test_bounds_of_spectral_norms(squarings):
     assert bounds[DEPTH + 1] == pytest.approx(0.1 * D ** (0.5 / 2**squarings))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scales"),
+    [(np.float32, (1e-30, 1e-20, 1.0, 1e30)), (np.float64, (1e-200, 1.0, 1e200))],
+)
+def test_bounds_of_spectral_norms_whose_squares_leave_the_dtype(dtype, scales):
+    """Of rank 1 the bound is the norm: nothing but its margin covers rounding."""
+    rng = np.random.default_rng(4)
+    left = rng.standard_normal((20, 8, 1))
+    right = rng.standard_normal((20, 1, 8))
+    A = (left @ right).astype(dtype)
+    for scale in scales:
+        scaled = A * dtype(scale)
+        norms = np.linalg.norm(scaled.astype(np.longdouble), axis=(1, 2))
+        bounds = np.asarray(sampled.spectral_norm_bounds(scaled))
+        assert (bounds >= norms).all()
+        assert (bounds <= norms * (1 + 100 * np.finfo(dtype).eps)).all()
+
+
 def test_numpys_descent_moves_along_the_closed_form_as_the_batch_grows(problem):
     A = np.zeros((DEPTH, D, D))
     gradient = model.risk_gradient(A, problem.R, problem.Sigma)
