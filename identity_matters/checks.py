@@ -85,7 +85,7 @@ def check_array_type(name: str, value: Any) -> None:
 
     It looks at the type alone, so it costs no transfer and may be called while JAX
     traces. A mask or a unit is a ValueError, another type than an array or a number a
-    TypeError.
+    TypeError, and so is an array of other things than numbers.
     """
     is_number = isinstance(value, (np.generic, int, float))
     if not (is_number or isinstance(value, np.ndarray) or _is_of_jax(value)):
@@ -94,6 +94,8 @@ def check_array_type(name: str, value: Any) -> None:
     if _find_wrapped(value) is not None:
         kind = type(value).__name__
         raise ValueError(f"{name} must be a plain array of numbers, got a {kind}")
+    if isinstance(value, np.ndarray) and not _holds_numbers(value.dtype):
+        raise TypeError(f"{name} must hold numbers, got dtype {value.dtype}")
 
 
 def real_array(

@@ -18,7 +18,8 @@ from identity_matters.linear import gradient_bound, model
 def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """The Hessian of the risk in ``A.ravel()``, f64[p, p] with p = depth d^2.
 
-    A: f64[depth, d, d]; R, Sigma: f64[d, d]; for errors see `model.check_array`.
+    A: f64[depth, d, d]; R and Sigma, which is symmetric: f64[d, d]. For errors see
+    `model.check_array` and `model.jit_of_arrays`.
     """
     return jax.jacfwd(model.risk_gradient)(A, R, Sigma).reshape(A.size, A.size)
 
@@ -37,7 +38,7 @@ def find_critical_points(
 
     Args:
       A: f64[n, max_depth, d, d], the starts, padded with zeros from `depth` on.
-      R, Sigma: f64[n, d, d].
+      R, Sigma: f64[n, d, d]. Every Sigma must be symmetric, which is not checked.
       depth: int[], shared.
       steps, gradient_tolerance: when a search ends; see `solvers.least_squares`.
     Returns:
@@ -80,7 +81,7 @@ def least_gradients(
 
     Args:
       A: f64[n, max_depth, d, d], the starts.
-      R, Sigma: f64[n, d, d].
+      R, Sigma: f64[n, d, d]. Every Sigma must be symmetric, which is not checked.
       tau: f64[n], radii in (0, 1).
       depth: int[], shared.
       steps, learning_rate: of projected Adam.

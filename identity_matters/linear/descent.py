@@ -19,7 +19,7 @@ from identity_matters.checks import (
     real_array,
     real_number,
 )
-from identity_matters.linear import gradient_bound, model
+from identity_matters.linear import gradient_bound, model, second_moment
 
 # Why a run stopped; the position in this tuple is the code inside the loop.
 STOPPED = ("", "risk below tolerance", "stalled", "diverged", "max updates")
@@ -200,6 +200,7 @@ def gradient_descent(
         if array is not None:
             check_array_type(name, array)
             real_array(name, array)
+    second_moment.check_symmetric(np.asarray(Sigma))
     most_records = math.ceil(rules.max_updates / rules.record_every) + 1
     problem = _Problem(
         R=jnp.asarray(R),

@@ -126,8 +126,8 @@ def squared_gradient_and_excess(
     """``(||grad f||_F^2, f - C)``, f64[] each, at one point.
 
     A vmapped caller may mix depths. A: f64[max_depth, d, d], padded with zeros from
-    `depth`, int[], on; R and Sigma: f64[d, d]. The padding does not change the map, and
-    its gradient is not counted.
+    `depth`, int[], on; R and Sigma, which is symmetric: f64[d, d]. The padding does not
+    change the map, and its gradient is not counted.
     """
     excess, gradient = model.excess_risk_and_gradient(A, R, Sigma)
     return jnp.sum(leading_layers(gradient, depth) ** 2), excess
@@ -147,7 +147,8 @@ def right_over_left(
     """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at many points: f64[n].
 
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
-    arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. The
+    arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1; that
+    every Sigma is symmetric is not checked. The
     right-hand side is that of `gradient_lower_bound`. ValueError for arrays of anything
     but finite real numbers, for sides beyond float64, and for an unknown form.
     """

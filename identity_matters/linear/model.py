@@ -26,9 +26,11 @@ from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from identity_matters.array_types import Array
 from identity_matters.checks import check_array_type
+from identity_matters.linear import second_moment
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -39,9 +41,11 @@ def jit_of_arrays(
 ) -> Callable[_Arguments, _Result]:
     """`jax.jit`, but it refuses arguments of which conversion would drop something.
 
-    The functions of this package take NumPy or JAX arrays: a list is a TypeError, an
-    array with a mask or a unit a ValueError. NaN and infinity go through the arithmetic
-    like other numbers.
+    The functions of this package take NumPy or JAX arrays: a list, or an array of
+    objects, is a TypeError, an array with a mask or a unit a ValueError. NaN and
+    infinity go through the arithmetic like other numbers. A `Sigma` must be symmetric
+    up to rounding; that is a ValueError, but not while JAX traces, when its entries are
+    not known.
     """
     compiled = jax.jit(function)
     names = tuple(inspect.signature(function).parameters)
@@ -51,6 +55,8 @@ def jit_of_arrays(
         for name, value in (*zip(names, args, strict=False), *kwargs.items()):
             if value is not None:
                 check_array_type(name, value)
+            if name == "Sigma" and not isinstance(value, jax.core.Tracer):
+                second_moment.check_symmetric(np.asarray(value))
         return compiled(*args, **kwargs)
 
     return checked
@@ -70,6 +76,7 @@ def check_array(
     )
     if not fits:
         raise ValueError(f"{name} must {needed}, got shape {array.shape}")
+    _check_real_floating(name, array)
     # result_type, not array.dtype: without x64 a float64 NumPy array would silently
     # become float32.
     dtype = jnp.result_type(array)
@@ -81,6 +88,17 @@ def check_array(
         f"{name} must be float64, and JAX would make it {dtype}: call"
         ' jax.config.update("jax_enable_x64", True) at the start of the program'
     )
+
+
+def _check_real_floating(name: str, array: Array) -> None:
+    """Raises TypeError for integers, booleans and complex numbers."""
+    if array.dtype.kind in "iu":
+        raise TypeError(
+            f"{name} must be float64, got dtype {array.dtype}; convert it, as by"
+            f" {name}.astype(np.float64)"
+        )
+    if array.dtype.kind in "bc":
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
 
 
 def check_stack(A: Array) -> None:
@@ -179,7 +197,8 @@ def excess_risk(A: Array, R: Array, Sigma: Array) -> jax.Array:
     """``f(A) - C = ||E Sigma^{1/2}||_F^2 = tr(E Sigma E^T)`` (Claim 2.3): f64[].
 
     It costs l + 1 products of d x d matrices. A: f64[depth, d, d]; R and the second
-    moment Sigma: f64[d, d]. For errors see `check_array`.
+    moment Sigma, which must be symmetric: f64[d, d]. For errors see `check_array` and
+    `jit_of_arrays`.
 
     >>> jax.config.update("jax_enable_x64", True)
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
@@ -210,11 +229,12 @@ def excess_risk_and_gradient(
     Args:
       A: f64[depth, m, m].
       R: f64[d_out, d_in].
-      Sigma: f64[d_in, d_in].
+      Sigma: f64[d_in, d_in], symmetric: only then is this the gradient.
       input_map: f64[m, d_in], which stays fixed; None is the identity.
       output_map: f64[d_out, m], the same.
     Raises:
-      ValueError, TypeError: a wrong shape or dtype; see `check_array`.
+      ValueError, TypeError: a wrong shape or dtype, see `check_array`; or Sigma is not
+        symmetric, see `jit_of_arrays`.
     """
     E, layer_inputs = _checked_error_and_inputs(
         A, R, Sigma, input_map=input_map, output_map=output_map

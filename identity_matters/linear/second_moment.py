@@ -112,15 +112,10 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     part, which alone counts in ``tr(E Sigma E^T)``: LAPACK would take one triangle.
     """
     matrix = square_matrix("Sigma", Sigma)
-    rounding = _DROPPED_ROUNDINGS * len(matrix) * _EPS * np.abs(matrix).max()
-    with np.errstate(over="ignore"):
-        asymmetry = np.abs(matrix - matrix.T).max()
-    if not asymmetry <= rounding:
-        raise ValueError(
-            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}"
-        )
-    if asymmetry > 0:
+    check_symmetric(matrix)
+    if (matrix != matrix.T).any():
         matrix = matrix / 2 + matrix.T / 2
+    rounding = _DROPPED_ROUNDINGS * len(matrix) * _EPS * np.abs(matrix).max()
     eigenvalues = np.linalg.eigvalsh(matrix)
     if not eigenvalues[0] >= -rounding:
         raise ValueError(
@@ -128,6 +123,24 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f" {eigenvalues[0]}"
         )
     return matrix, eigenvalues
+
+
+def check_symmetric(Sigma: np.ndarray) -> None:
+    """ValueError unless Sigma is symmetric up to rounding.
+
+    What is no square matrix of float64, or has NaN or infinity in it, passes: it is
+    left to other checks.
+    """
+    is_square = Sigma.ndim == 2 and Sigma.shape[0] == Sigma.shape[1]
+    if not is_square or Sigma.dtype != np.float64 or (Sigma == Sigma.T).all():
+        return
+    rounding = _DROPPED_ROUNDINGS * len(Sigma) * _EPS * np.abs(Sigma).max()
+    with np.errstate(over="ignore", invalid="ignore"):
+        asymmetry = np.abs(Sigma - Sigma.T).max()
+    if asymmetry > rounding:
+        raise ValueError(
+            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}"
+        )
 
 
 def can_square_norm(largest: float) -> bool:

@@ -127,6 +127,15 @@ def test_a_gradient_takes_three_products_per_layer(depth):
         ),
         ({"output_map": np.zeros((5, 3))}, r"R must be 5 x 3 .* got shape \(3, 3\)"),
         ({"A": np.zeros((2, 3, 3), np.float32)}, "A must be float64, is float32"),
+        (
+            {"A": np.zeros((2, 3, 3), int)},
+            r"A must be float64, got dtype int64; convert",
+        ),
+        ({"R": np.eye(3, dtype=bool)}, "R must hold real numbers, got dtype bool"),
+        ({"R": 1j * np.eye(3)}, "R must hold real numbers, got dtype complex128"),
+        ({"R": np.eye(3).astype(object)}, "R must hold numbers, got dtype object"),
+        ({"R": np.full((3, 3), "1")}, "R must hold numbers, got dtype <U1"),
+        ({"Sigma": np.eye(3) + np.eye(3, k=1)}, "Sigma must be symmetric, .* 1.0"),
     ],
 )
 def test_shapes_that_do_not_fit_and_single_precision_are_refused(changed, message):
@@ -146,6 +155,24 @@ def test_what_jax_would_make_float32_is_refused_with_what_to_call():
     with jax.enable_x64(False), pytest.raises(TypeError) as refused:
         model.excess_risk(A, R, Sigma)
     assert str(refused.value).splitlines()[0] == said
+
+
+def test_a_second_moment_must_be_symmetric_unless_jax_traces():
+    """Lemma 2.4 takes Sigma for its transpose, so that the gradient would be wrong."""
+    A, R, Sigma, _ = _problem(0, 2, 3)
+    asymmetric = Sigma + np.eye(3, k=1)
+    for function in (model.excess_risk, model.risk_gradient):
+        for given in (asymmetric, jnp.asarray(asymmetric)):
+            with pytest.raises(ValueError, match="Sigma must be symmetric"):
+                function(A, R, Sigma=given)
+    with pytest.raises(ValueError, match="Sigma must be symmetric"):
+        _descend(A, R, asymmetric)
+    # Rounding is no reason, and NaN goes through the arithmetic.
+    rounded = Sigma * (1 + 1e-15 * np.tri(3))
+    assert np.isfinite(model.excess_risk(A, R, rounded))
+    assert np.isnan(model.excess_risk(A, R, np.full((3, 3), np.nan)))
+    # What is traced has no entries to look at.
+    assert jax.jit(model.excess_risk)(A, R, asymmetric) > 0
 
 
 # Gradient descent.
