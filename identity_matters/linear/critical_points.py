@@ -86,7 +86,8 @@ def least_gradients(
       depth: int[], shared.
       steps, learning_rate: of projected Adam.
     Returns:
-      ``(A, gradient_norm)``, where ``|||A||| <= tau`` and gradient_norm is f64[n].
+      ``(A, gradient_norm)``, where ``|||A||| <= tau`` up to rounding and gradient_norm
+      is f64[n].
     """
 
     def minimise(layers, target, second_moment, radius):

@@ -463,16 +463,18 @@ def largest_stable_learning_rate(
     max(1, sigma_max(R))^2``. Where E = 0, the Hessian of f is that of ``||sum_i P_i
     dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before layer i. If
     the layers are balanced, ``||P_i|| ||N_i||`` is at most max(1, sigma_max(R)). With
-    maps the rate may be too large. For the arrays see `model.excess_risk_and_gradient`;
-    ValueError unless L is positive and finite.
+    maps the rate may be too large. It is computed without a margin for rounding. For
+    the arrays see `model.excess_risk_and_gradient`; ValueError unless L is positive and
+    finite.
     """
     norm_R = _norm("R", R)
     norm_Sigma = _norm("Sigma", Sigma)
     norm_C = 1.0 if input_map is None else _norm("input_map", input_map)
     norm_B = 1.0 if output_map is None else _norm("output_map", output_map)
-    squared_maps = (norm_C * norm_B) ** 2
     depth = check_whole("depth", depth)
-    L = 2 * depth * norm_Sigma * squared_maps * max(1.0, norm_R) ** 2
+    # Python's products end in infinity, its powers in an OverflowError.
+    root = norm_C * norm_B * max(1.0, norm_R)
+    L = 2 * depth * norm_Sigma * root * root
     if not 0 < L < math.inf:
         raise ValueError(
             f"depth, Sigma and maps must give a positive, finite L, got {L:g}"

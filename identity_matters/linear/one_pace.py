@@ -44,8 +44,8 @@ class ForcedVector(NamedTuple):
     Attributes:
       x: f64[4], a unit vector.
       angle: beta in radians, by which its direction has to move, in [pi, 2 pi).
-      bound: ``|exp(w / l) - 1|`` with ``w = log |R x| + i beta``. By (F10) every
-        factorization has ``|||A||| >= min(1, bound)``.
+      bound: ``|exp(w / l) - 1|`` with ``w = log |R x| + i beta``, without a margin for
+        rounding. By (F10) every factorization has ``|||A||| >= min(1, bound)``.
     """
 
     x: np.ndarray

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import matrices
 from identity_matters.array_types import Array
-from identity_matters.checks import real_number, square_matrix
+from identity_matters.checks import check_whole, real_number, square_matrix
 from identity_matters.linear import second_moment
 
 # TPUs and GPUs would otherwise round the factors
@@ -113,8 +113,10 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
 
     ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2``
     with ``m = 2^squarings``, times 1 + (2 d + 32) eps of the dtype, which is more than
-    the products round. A: [depth, d, d].
+    the products round. A: [depth, d, d]. ValueError unless `squarings` is a whole
+    number of 0 or more.
     """
+    squarings = check_whole("squarings", squarings, 0)
     largest = jnp.max(jnp.abs(A), axis=(1, 2))
     # Squares of entries may be beyond the dtype or below it; a zero matrix stays zero.
     A = A / jnp.where(largest > 0, largest, 1)[:, None, None]
@@ -169,7 +171,14 @@ def descend(
       batch_examples: B, fresh ones at each update.
       updates: of each run.
       runs: how many there are.
+    Raises:
+      ValueError: depth, batch_examples or runs is not a positive whole number, or
+        updates not one of 0 or more.
     """
+    depth = check_whole("depth", depth)
+    batch_examples = check_whole("batch_examples", batch_examples)
+    updates = check_whole("updates", updates, 0)
+    runs = check_whole("runs", runs)
     d = len(problem.R)
     A = np.zeros((depth, runs, d, d))
     excess = np.empty((runs, updates + 1))

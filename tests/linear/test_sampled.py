@@ -88,6 +88,16 @@ def test_bounds_of_spectral_norms_whose_squares_leave_the_dtype(dtype, scales):
         assert (bounds <= norms * (1 + 100 * np.finfo(dtype).eps)).all()
 
 
+def test_counts_that_make_no_bound_and_no_descent_are_refused(problem):
+    with pytest.raises(ValueError, match="squarings must be at least 0, got -1"):
+        sampled.spectral_norm_bounds(layers(), -1)
+    how = {"depth": 1, "batch_examples": 1, "updates": 1, "runs": 1}
+    rng = np.random.default_rng(0)
+    for name in how:
+        with pytest.raises(ValueError, match=f"{name} must be at least [01], got -1"):
+            sampled.descend(rng, problem, **how | {name: -1}, learning_rate=0.1)
+
+
 def test_numpys_descent_moves_along_the_closed_form_as_the_batch_grows(problem):
     A = np.zeros((DEPTH, D, D))
     gradient = model.risk_gradient(A, problem.R, problem.Sigma)
