@@ -171,7 +171,11 @@ def relative_product_error(A: np.ndarray, R: np.ndarray) -> float:
     if A.shape[1:] != R.shape:
         raise ValueError(f"A must be [depth, {len(R)}, {len(R)}], got {A.shape}")
     error = matrices.residual_product(A) - R
-    return float(np.linalg.norm(error) / np.linalg.norm(R))
+    # Frobenius norms square the entries, which may be beyond float64 or below it.
+    exponent = matrices.exponents(R)
+    scaled_error = matrices.times_powers_of_2(error, -exponent)
+    scaled_R = matrices.times_powers_of_2(R, -exponent)
+    return float(np.linalg.norm(scaled_error) / np.linalg.norm(scaled_R))
 
 
 def _polar(target: Target, depth: int) -> Factorization:

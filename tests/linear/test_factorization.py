@@ -430,3 +430,13 @@ def test_product_error_by_hand():
     assert relative_product_error(A, np.array([[2.0, 1], [0, 2]])) == pytest.approx(
         1 / 3
     )
+
+
+@pytest.mark.parametrize("size", [1e155, 1e200, 1e-170])
+def test_product_errors_beyond_what_float64_can_square(size):
+    R = np.array([[size]])
+    for share in (0.0, 0.01):
+        A = np.array([[[(1 - share) * size - 1]]])
+        # Of 1e-170 a layer of size 1 keeps no digit.
+        expected = share if size > 1 else 1.0
+        assert relative_product_error(A, R) == pytest.approx(expected, abs=1e-14)
