@@ -27,9 +27,11 @@ from identity_matters import paper
 from identity_matters.report.collection import Collection, contradictions, read
 from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 
-# The colour of a verdict: that of the first of these that it contains. So "not
-# reproduced" must come before "reproduced", and "", which all contain, at the end.
+# The colour of a verdict: that of the first of these that it contains. So "undecided",
+# which may be followed by what some seeds say, must come first, "not reproduced" before
+# "reproduced", and "", which all contain, at the end.
 _STYLES = {
+    "undecided": "default",
     "not reproduced": "red",
     "counterexample": "yellow",
     "reproduced": "green",
@@ -41,7 +43,7 @@ _STYLES = {
 def _main(_: list[str]) -> int:
     directory = pathlib.Path(commands.RESULTS_DIR.value)
     # In a fresh clone the usual directory is not there yet.
-    is_usual = commands.RESULTS_DIR.value == commands.RESULTS_DIR.default
+    is_usual = directory == pathlib.Path(commands.RESULTS_DIR.default)
     if not directory.is_dir() and not is_usual:
         raise flags.ValidationError(f"{directory}: there is no such directory")
     reference = read("reference", commands.REFERENCE_DIR.value)

@@ -18,7 +18,7 @@ _UNITS = ("unit", "units")
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
     """`value` as an int; ValueError unless it is whole and at least `least`.
 
-    It must fit into 64 bits, as larger counts are no float64. The message ends with
+    It must fit into 64 bits. The message ends with
     `reason`.
 
     >>> check_whole("depth", 10**400)
@@ -165,6 +165,27 @@ def real_number(name: str, value: Any) -> float:
         raise ValueError(
             f"{name} must be one finite real number, got {value!r}"
         ) from None
+
+
+def positive_number(name: str, value: Any) -> float:
+    """`value` as a float; ValueError unless it is one finite number above 0.
+
+    >>> positive_number("learning_rate", -0.1)
+    Traceback (most recent call last):
+    ValueError: learning_rate must be above 0, got -0.1
+    """
+    number = real_number(name, value)
+    if not number > 0:
+        raise ValueError(f"{name} must be above 0, got {number}")
+    return number
+
+
+def non_negative_number(name: str, value: Any) -> float:
+    """`value` as a float; ValueError unless it is one finite number, 0 or more."""
+    number = real_number(name, value)
+    if not number >= 0:
+        raise ValueError(f"{name} must be 0 or more, got {number}")
+    return number
 
 
 def _find_wrapped(value: Any) -> Any:

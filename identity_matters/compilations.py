@@ -10,16 +10,16 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @contextlib.contextmanager
-def heard_by(listen: Callable[[float], None]) -> Iterator[None]:
-    """Inside, `listen` is called at the end of each compilation, with its seconds."""
+def listening(on_compiled: Callable[[float], None]) -> Iterator[None]:
+    """Inside, `on_compiled` is called after each compilation, with its seconds."""
 
     # The name of an argument that is not used is JAX's.
-    def listen_to_event(event: str, duration_secs: float, **_: str | int) -> None:
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if event == _COMPILED:
-            listen(duration_secs)
+            on_compiled(duration_secs)
 
-    jax.monitoring.register_event_duration_secs_listener(listen_to_event)
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         yield
     finally:
-        jax.monitoring.unregister_event_duration_listener(listen_to_event)
+        jax.monitoring.unregister_event_duration_listener(listen)

@@ -34,10 +34,10 @@ DTYPES = ("uint8", "float32")  # of raw images
 _LARGEST_SCALED = 2.0
 # Images whose largest magnitude differs by such
 # factors from that in training are of another scale.
-_MUCH_LARGER = 10.0
+MUCH_LARGER = 10.0
 _MUCH_SMALLER = 1 / 50
-# uint8 has no outliers, so less says that it is of another scale. But an image may be
-# dark, and so many at once hardly are.
+# Pixels in uint8 have no outliers, so a smaller difference says that their scale is
+# another one. A single image may be dark; ten at once hardly are.
 _SMALLER_PIXELS = 1 / 10
 _LEAST_IMAGES_NOT_ALL_DARK = 10
 
@@ -249,7 +249,7 @@ class Preprocessing:
         if self.dtype == "uint8":
             are_many = len(images) >= _LEAST_IMAGES_NOT_ALL_DARK
             is_smaller = are_many and 0 < factor < _SMALLER_PIXELS
-        if factor > _MUCH_LARGER or is_smaller:
+        if factor > MUCH_LARGER or is_smaller:
             warnings.warn(
                 f"the values of {name} go up to {factor * self.largest:.3g}, those of"
                 f" the training images went up to {self.largest:.3g}: scale both in the"

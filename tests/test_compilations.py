@@ -11,7 +11,7 @@ def test_each_compilation_inside_is_heard_once_and_none_outside():
     plus_one = jax.jit(lambda x: x + 1)
     two = jnp.ones(2)
     three = jnp.ones(3)
-    with compilations.heard_by(seconds.append):
+    with compilations.listening(seconds.append):
         plus_one(two)
         plus_one(two)
     assert len(seconds) == 1 and seconds[0] > 0

@@ -29,14 +29,10 @@ def test_products_of_layers_by_hand():
 
 
 def test_the_sign_of_a_determinant_that_elimination_gets_wrong():
-    wrong_by_elimination = 0
     for seed in (0, 6):
         R = growing(seed)
         assert np.linalg.cond(R) < 1e4
-        sign = exact_determinant_sign(R)
-        assert determinant_sign(R) == sign
-        wrong_by_elimination += np.linalg.slogdet(R)[0] != sign
-    assert wrong_by_elimination == 2
+        assert determinant_sign(R) == exact_determinant_sign(R)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 6])

@@ -26,6 +26,7 @@ from experiments.run.fitting import DeviceTraining, make_intervals
 from experiments.run.training_log import TrainingLog
 from experiments.run.verdicts import where
 from identity_matters import flops, nets, runs
+from identity_matters.checks import positive_number
 from identity_matters.images import decoding, imagenet
 from identity_matters.train import (
     checkpoint,
@@ -63,7 +64,7 @@ def make_optimizer(
     Returns:
       (optimizer, schedule, learning rate), as `step.Task` wants them.
     """
-    rate = step.positive_rate(learning_rate)
+    rate = positive_number("learning_rate", learning_rate)
     relative = step.relative_schedule(steps=steps, **schedule)
     optimizer = step.momentum_sgd(
         relative,
@@ -353,7 +354,8 @@ def load(run_dir: str, trial: int = 0) -> tuple[Training, trained_net.TrainedNet
     groups = {name: results[0][name] for name in GROUPS}
     # the run may have had more devices than there are here
     groups["train"]["devices"] = 0
-    variables = checkpoint.load_variables(source.path / "checkpoints" / f"cell={trial}")
+    checkpoints = source.path / runs.CHECKPOINTS
+    variables = checkpoint.load_variables(checkpoints / f"cell={trial}")
     training = Training(**groups)
     return training, trained_net.TrainedNet(
         training.net, variables, training.preprocessing

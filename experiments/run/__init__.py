@@ -70,7 +70,8 @@ def main(experiment: Experiment) -> None:
             _execute(experiment, config, options)
     except command_line.HelpShown:
         pass
-    except BaseException as error:  # SystemExit, too: nothing of a run may exit
+    # SystemExit, too: if the code of a run calls sys.exit, the run has failed.
+    except BaseException as error:
         ending = endings.ending_of(error, str(flags.FLAGS["results_dir"].value))
         _report(experiment, ending)
     _flush_output()

@@ -47,7 +47,7 @@ def measure_trials(
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
     seconds_of_done: list[float] = []
     compiling: list[float] = []
-    with compilations.heard_by(compiling.append):
+    with compilations.listening(compiling.append):
         for index, trial in enumerate(trials):
             if index not in recorded:
                 stop.check()

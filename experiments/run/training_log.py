@@ -44,7 +44,7 @@ class TrainingLogs:
         if checkpoint_dir:
             self._checkpoints = epath.Path(checkpoint_dir) / run_dir.name
         else:
-            self._checkpoints = run_dir.path / "checkpoints"
+            self._checkpoints = run_dir.path / runs.CHECKPOINTS
         # A bucket has no locks, and the run directory has its own.
         self._locks_checkpoints = bool(checkpoint_dir) and "://" not in checkpoint_dir
         self._run_dir = run_dir

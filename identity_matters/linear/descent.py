@@ -16,8 +16,8 @@ from identity_matters.array_types import Array
 from identity_matters.checks import (
     check_array_type,
     check_whole,
+    non_negative_number,
     real_array,
-    real_number,
 )
 from identity_matters.linear import gradient_bound, model, second_moment
 
@@ -154,8 +154,7 @@ def guaranteed_decrease(
     depth = check_whole("depth", depth)
     numbers = {"tau": tau, "sigma_min": sigma_min, "learning_rate": learning_rate}
     for name, number in numbers.items():
-        if not real_number(name, number) >= 0:
-            raise ValueError(f"{name} must be 0 or more, got {number}")
+        non_negative_number(name, number)
     if tau >= 1:
         return 0.0
     mu = gradient_bound.gradient_bound_corrected(depth, tau, sigma_min, 1.0) / 2

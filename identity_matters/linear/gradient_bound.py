@@ -183,8 +183,9 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2,
 
     with equality for d = 1 at ``A_i = -tau``. Both least values are lowered by their
-    rounding errors. It is positive, so no critical point lies inside, unless rounding
-    leaves it open whether Sigma is singular: then it is 0.
+    rounding errors; the formula itself is computed up to rounding. It is positive, so
+    no critical point lies inside, unless rounding leaves it open whether Sigma is
+    singular: then it is 0.
 
     Args:
       R: f64[d, d] with negative determinant.

@@ -16,7 +16,7 @@ from identity_matters.linear.target import (
 # Radians. No angle is changed by more than this, so that Q keeps eleven digits.
 _LARGEST_ANGLE_ROUNDING = 1e-11
 # How far the l-th power of a root may miss R, relative in Frobenius norm: more than the
-# second is rejected, and up to the first no other way is tried.
+# second is rejected, and up to the first, or up to l roundings, no other way is tried.
 _GOOD_ERROR = 1e-13
 _LARGEST_ERROR = 1e-10
 
@@ -147,8 +147,8 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
     """``R^{1/l} - I``, f64[d, d], the root with eigenvalues at angles below pi / l.
 
     It is computed from logarithms, because its errors count l times in the product. We
-    take the first of three ways whose power misses R by at most `_GOOD_ERROR`, else the
-    best, which may miss R by `_LARGEST_ERROR`.
+    take the first of three ways whose power misses R by at most `_GOOD_ERROR` or l eps,
+    else the best, which may miss R by `_LARGEST_ERROR`.
 
     Raises:
       NotApplicableError: a real eigenvalue is <= 0, or all three miss R by more.
@@ -161,6 +161,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
             "R must have no real eigenvalue <= 0 for a principal root, got"
             f" {on_axis[0].real:.6g}"
         )
+    good_error = max(_GOOD_ERROR, depth * np.finfo(float).eps)
     least_error = np.inf
     best_layer = np.zeros_like(R)
     for compute_root in (
@@ -176,7 +177,7 @@ def principal_root_minus_identity(R: np.ndarray, depth: int) -> np.ndarray:
         if error < least_error:
             least_error = error
             best_layer = layer
-        if error <= _GOOD_ERROR:
+        if error <= good_error:
             break
     if least_error > _LARGEST_ERROR:
         raise NotApplicableError(

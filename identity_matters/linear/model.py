@@ -43,9 +43,10 @@ def jit_of_arrays(
 
     The functions of this package take NumPy or JAX arrays: a list, or an array of
     objects, is a TypeError, an array with a mask or a unit a ValueError. NaN and
-    infinity go through the arithmetic like other numbers. A `Sigma` must be symmetric
-    up to rounding; that is a ValueError, but not while JAX traces, when its entries are
-    not known.
+    infinity go through the arithmetic like other numbers. A `Sigma` that is not
+    symmetric up to rounding is a ValueError. This is not checked while JAX traces, when
+    its entries are not known; otherwise each call reads them on the host, so call in a
+    function that is jitted itself where that takes too long.
     """
     compiled = jax.jit(function)
     names = tuple(inspect.signature(function).parameters)

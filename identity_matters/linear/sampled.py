@@ -20,7 +20,12 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import matrices
 from identity_matters.array_types import Array
-from identity_matters.checks import check_whole, real_number, square_matrix
+from identity_matters.checks import (
+    check_whole,
+    non_negative_number,
+    positive_number,
+    square_matrix,
+)
 from identity_matters.linear import second_moment
 
 # TPUs and GPUs would otherwise round the factors
@@ -50,18 +55,10 @@ def make_problem(R: ArrayLike, Sigma: ArrayLike, noise_std: float) -> Problem:
     R = square_matrix("R", R)
     Sigma, _ = second_moment.check_second_moment(Sigma)
     second_moment.check_same_shape(R, Sigma)
-    noise_std = check_noise_std(noise_std)
+    noise_std = non_negative_number("noise_std", noise_std)
     kept = second_moment.kept_part(Sigma)
     root = (kept.vectors * np.sqrt(kept.eigenvalues)) @ kept.vectors.T
     return Problem(R=R, Sigma=Sigma, root=root, noise_std=noise_std)
-
-
-def check_noise_std(noise_std: float) -> float:
-    """It as a float; ValueError unless it is 0 or more and finite."""
-    noise_std = real_number("noise_std", noise_std)
-    if not noise_std >= 0:
-        raise ValueError(f"noise_std must be 0 or more and finite, got {noise_std}")
-    return noise_std
 
 
 def draw(
@@ -172,10 +169,11 @@ def descend(
       updates: of each run.
       runs: how many there are.
     Raises:
-      ValueError: depth, batch_examples or runs is not a positive whole number, or
-        updates not one of 0 or more.
+      ValueError: depth, batch_examples or runs is not a positive whole number, updates
+        not one of 0 or more, or the learning rate not above 0.
     """
     depth = check_whole("depth", depth)
+    learning_rate = positive_number("learning_rate", learning_rate)
     batch_examples = check_whole("batch_examples", batch_examples)
     updates = check_whole("updates", updates, 0)
     runs = check_whole("runs", runs)

@@ -13,7 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.checks import check_whole, real_array, real_number
+from identity_matters.checks import (
+    check_whole,
+    non_negative_number,
+    positive_number,
+    real_array,
+    real_number,
+)
 from identity_matters.linear import sampled, second_moment
 
 _EPS = sys.float_info.epsilon
@@ -63,8 +69,8 @@ def noise_floor(
         )
     depth = check_whole("depth", depth)
     batch_examples = check_whole("batch_examples", batch_examples)
-    learning_rate = _checked_learning_rate(learning_rate)
-    noise_std = sampled.check_noise_std(noise_std)
+    learning_rate = positive_number("learning_rate", learning_rate)
+    noise_std = non_negative_number("noise_std", noise_std)
     # The shares of the layers after and before layer i.
     share_after = (depth - np.arange(1, depth + 1)) / depth
     share_before = np.arange(depth) / depth
@@ -81,16 +87,6 @@ def noise_floor(
         return math.inf
     # Python's floats end in infinity, and without a warning.
     return float(np.sum(h / (1 - h))) * noise_std * noise_std
-
-
-def _checked_learning_rate(learning_rate: float) -> float:
-    """It as a float; ValueError unless it is positive and finite."""
-    learning_rate = real_number("learning_rate", learning_rate)
-    if not learning_rate > 0:
-        raise ValueError(
-            f"learning_rate must be positive and finite, got {learning_rate}"
-        )
-    return learning_rate
 
 
 class Certificate(NamedTuple):
@@ -150,7 +146,7 @@ def certify(
     radius = real_number("radius", radius)
     if not 0 < radius <= 1:
         raise ValueError(f"radius must be above 0 and at most 1, got {radius}")
-    learning_rate = _checked_learning_rate(learning_rate)
+    learning_rate = positive_number("learning_rate", learning_rate)
     bounds = _bounds_of(problem)
     if bounds is None:
         return None

@@ -128,8 +128,8 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 def check_symmetric(Sigma: np.ndarray) -> None:
     """ValueError unless Sigma is symmetric up to rounding.
 
-    What is no square matrix of float64, or has NaN or infinity in it, passes: it is
-    left to other checks.
+    Arrays of another shape or dtype, and those with NaN or infinity, pass: other checks
+    refuse them.
     """
     is_square = Sigma.ndim == 2 and Sigma.shape[0] == Sigma.shape[1]
     if not is_square or Sigma.dtype != np.float64 or (Sigma == Sigma.T).all():

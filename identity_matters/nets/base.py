@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters.checks import check_whole, real_number
+from identity_matters.checks import check_whole, non_negative_number, real_number
 from identity_matters.nets.initializers import CONSTANTS, Drawn
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -98,9 +98,7 @@ def check(
     for name, least in {"num_classes": 1, **(counts or {})}.items():
         check_whole(name, getattr(net, name), least)
     for name in scales:
-        scale = real_number(name, getattr(net, name))
-        if scale < 0:
-            raise ValueError(f"{name} must be at least 0, got {scale}")
+        non_negative_number(name, getattr(net, name))
     for name in rates:
         rate = real_number(name, getattr(net, name))
         if not 0 <= rate < 1:

@@ -57,8 +57,8 @@ class Group:
         counts = collections.Counter(
             run.summary["verdict"] for run in self.runs
         ).most_common()
-        needed = paper.CLAIMS[self.claim].agreeing_seeds
-        if len(counts) == 1 and len(self.runs) >= needed:
+        needed = self._seeds_needed
+        if self._agrees or set(dict(counts)) == {"not comparable"}:
             text = counts[0][0]
         elif needed == 1:
             text = self._of_seeds(counts, len(self.runs))
@@ -78,8 +78,21 @@ class Group:
         return f"{', '.join(each)} of {seeds}{_OF_SEEDS}"
 
     @property
+    def _seeds_needed(self) -> int:
+        """How many seeds must have one verdict."""
+        return paper.CLAIMS[self.claim].agreeing_seeds
+
+    @property
+    def _agrees(self) -> bool:
+        """Whether there are enough seeds, and all have one verdict."""
+        verdicts = {run.summary["verdict"] for run in self.runs}
+        return len(verdicts) == 1 and len(self.runs) >= self._seeds_needed
+
+    @property
     def decided(self) -> set[str]:
-        """The verdicts of the seeds that decide something."""
+        """The verdicts that decide something: of each seed, or of enough that agree."""
+        if self._seeds_needed > 1 and not self._agrees:
+            return set()
         return {run.summary["verdict"] for run in self.runs} - _UNDECIDED
 
     def metric(self, name: str) -> str:
@@ -96,8 +109,8 @@ class Group:
 
 
 def seeds_disagree(verdict: str) -> bool:
-    """Whether a `Group.verdict`, also one marked as REDUCED, is of several verdicts."""
-    return verdict.removesuffix(REDUCED).endswith(_OF_SEEDS)
+    """Whether a `Group.verdict`, also one marked as REDUCED, names what seeds say."""
+    return verdict.removesuffix(REDUCED).removesuffix(")").endswith(_OF_SEEDS)
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:

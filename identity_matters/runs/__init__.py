@@ -16,6 +16,7 @@ Buckets have no locks, so start each run only once.
 """
 
 from identity_matters.runs.contract import (
+    CHECKPOINTS,
     FINISHED,
     SCALES,
     SCHEMA,
@@ -57,6 +58,7 @@ from identity_matters.runs.settings_diff import (
 )
 
 __all__ = [
+    "CHECKPOINTS",
     "FINISHED",
     "FULL_DISK",
     "NON_FINITE",

@@ -11,6 +11,7 @@ from etils import epath
 
 SCHEMA = 3
 FINISHED = ("done", "diverged")
+CHECKPOINTS = "checkpoints"  # the directory of a run that has those of its trainings
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
 # verdict of a run on its claim -> the CSS class that colours it in the report
 VERDICTS = {

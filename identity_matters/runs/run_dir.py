@@ -286,7 +286,7 @@ def why_not_resumable(path: Any, config: dict, environment: dict) -> str | None:
 
 def _require_empty(path: Any) -> None:
     """NotResumableError if results lie in `path`, which has no summary.json."""
-    for left in (path / "metrics.jsonl", path / "checkpoints"):
+    for left in (path / "metrics.jsonl", path / contract.CHECKPOINTS):
         if left.exists() and (
             any(left.iterdir()) if left.is_dir() else read_bytes(left)
         ):

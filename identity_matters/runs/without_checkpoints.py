@@ -1,6 +1,7 @@
 """Unfinished runs that were copied without their checkpoints, made fit to go on.
 
-Command: python -m identity_matters.runs.without_checkpoints RUN_OR_DIRECTORY ...
+Command: .venv/bin/python -m identity_matters.runs.without_checkpoints RUN ...
+    A directory of runs may stand for all of them.
 
 A training goes on from its checkpoint, and the lines that it has written so far belong
 to that. Without the checkpoint it must begin anew, and so without these lines: this
@@ -11,17 +12,21 @@ are.
 import contextlib
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from identity_matters.runs import seals
-from identity_matters.runs.contract import FINISHED
+from identity_matters.runs.contract import CHECKPOINTS, FINISHED
 from identity_matters.runs.jsonio import write_atomically, write_json
 from identity_matters.runs.messages import RunError, visible
 from identity_matters.runs.read import read_with_lines, sealed_with
 from identity_matters.runs.run_dir import lock_path
 
-CHECKPOINTS = "checkpoints"
-_RESULT = "result"  # the kind of a training's last line
+# The kinds of the lines that a training writes before its result.
+_OF_TRAINING = ("train", "evaluation")
+# The flag of a run that keeps them elsewhere.
+_ELSEWHERE = "--checkpoint_dir"
+_NO_RUN = 2  # exit code: no run was named
 
 
 def drop_training_under_way(path: Any) -> int:
@@ -32,7 +37,8 @@ def drop_training_under_way(path: Any) -> int:
     Returns:
       How many lines that were; 0 for a finished run.
     Raises:
-      RunError: the run has checkpoints, is being written, or is damaged.
+      RunError: the run has checkpoints, also elsewhere, is being written, or is
+        damaged.
     """
     with contextlib.ExitStack() as lock:
         lock_path(path, lock)
@@ -42,6 +48,11 @@ def drop_training_under_way(path: Any) -> int:
         checkpoints = path / CHECKPOINTS
         if checkpoints.is_dir() and any(checkpoints.iterdir()):
             raise RunError(f"{checkpoints}: the run goes on from these; nothing to do")
+        if _keeps_checkpoints_elsewhere(run.environments):
+            raise RunError(
+                f"{path}: its checkpoints are where its {_ELSEWHERE} says, and the run"
+                " goes on from these"
+            )
         kept = lines[: _lines_of_finished_trials(run.records)]
         # Of a run that was killed nothing is noted.
         noted = {"records": seals.noted(kept)} if "records" in run.summary else {}
@@ -50,6 +61,12 @@ def drop_training_under_way(path: Any) -> int:
         write_atomically(path / "metrics.jsonl", b"".join(kept).decode())
         write_json(path / "summary.json", summary)
         return len(lines) - len(kept)
+
+
+def _keeps_checkpoints_elsewhere(environments: Sequence[dict]) -> bool:
+    """Whether a command of the run named another directory for its checkpoints."""
+    words = [word for environment in environments for word in environment["command"]]
+    return any(word.lstrip("-").startswith(_ELSEWHERE.lstrip("-")) for word in words)
 
 
 def _lines_of_finished_trials(records: list[dict]) -> int:
@@ -62,25 +79,40 @@ def _lines_of_finished_trials(records: list[dict]) -> int:
 
 def _is_of_training_under_way(last: dict) -> bool:
     """Whether the last line of a run is one of a training that is not at its end."""
-    return "step" in last and last.get("kind") != _RESULT
+    return last.get("kind") in _OF_TRAINING and "step" in last
 
 
 def main(arguments: list[str]) -> int:
-    """Drops these lines of all runs below the arguments; 1 if any could not be used."""
+    """Drops these lines of all runs below the arguments.
+
+    Returns the exit code: 1 if any could not be used, 2 if there is none.
+    """
+    paths = [
+        summary.parent
+        for argument in arguments
+        for summary in sorted(pathlib.Path(argument).rglob("summary.json"))
+    ]
+    if not paths:
+        named = ", ".join(arguments) or "name the directory of a run"
+        print(visible(f"there is no run: {named}"), file=sys.stderr)
+        return _NO_RUN
     code = 0
-    for argument in arguments:
-        for summary in sorted(pathlib.Path(argument).rglob("summary.json")):
-            path = summary.parent
-            try:
-                dropped = drop_training_under_way(path)
-            except (RunError, OSError) as error:
-                print(f"left as it is: {visible(error)}", file=sys.stderr)
-                code = 1
-                continue
-            if dropped:
-                said = f"{path}: the training under way begins anew, without its"
-                print(visible(f"{said} {dropped} lines"))
+    for path in paths:
+        try:
+            dropped = drop_training_under_way(path)
+        except (RunError, OSError) as error:
+            print(f"left as it is: {visible(error)}", file=sys.stderr)
+            code = 1
+            continue
+        print(visible(f"{path}: {_what_was_dropped(dropped)}"))
     return code
+
+
+def _what_was_dropped(lines: int) -> str:
+    if not lines:
+        return "no training is under way"
+    count = "1 line" if lines == 1 else f"{lines} lines"
+    return f"the training under way begins anew, without its {count}"
 
 
 if __name__ == "__main__":

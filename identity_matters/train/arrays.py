@@ -11,7 +11,7 @@ import numpy as np
 
 from identity_matters import flops, jax_settings
 from identity_matters.batches import Arrays
-from identity_matters.checks import check_whole, plain_array
+from identity_matters.checks import check_whole, plain_array, positive_number
 from identity_matters.net_variables import COLLECTIONS, of_every_collection
 from identity_matters.preprocessing import Preprocessing, looks_unscaled, raw_images
 from identity_matters.train import net_source, trained_net
@@ -22,7 +22,6 @@ from identity_matters.train.progress import ProgressLog
 from identity_matters.train.step import (
     Task,
     momentum_sgd,
-    positive_rate,
     relative_schedule,
 )
 
@@ -83,7 +82,7 @@ def train(
     """
     net_source.check_is_linen(net)
     _check_whole_numbers(steps, batch_examples, warmup_steps, seed)
-    learning_rate = positive_rate(learning_rate)
+    learning_rate = positive_number("learning_rate", learning_rate)
     relative = relative_schedule(
         schedule=schedule, steps=steps, warmup_steps=warmup_steps
     )

@@ -283,8 +283,10 @@ class _Run:
             raise CheckpointError(
                 f"metrics.jsonl goes on to step {last_recorded_step}, but there is no"
                 f" checkpoint in {self.checkpoints.directory}: name the directory that"
-                " has it. If it was not copied with the records, begin this training"
-                " anew by python -m identity_matters.runs.without_checkpoints RUN"
+                " has it, or, if it was not copied with the records, let this training"
+                " begin anew by `.venv/bin/python -m"
+                " identity_matters.runs.without_checkpoints`, which takes the run's"
+                " directory"
             )
 
     def go_on_from(self, position: dict) -> None:

@@ -354,7 +354,7 @@ class ParallelSteps:
             nonlocal last_end
             last_end = time.perf_counter()
 
-        with compilations.heard_by(note_end):
+        with compilations.listening(note_end):
             results = mapped(*arguments)
         self.compile_seconds += last_end - started
         return results

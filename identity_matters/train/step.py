@@ -87,14 +87,6 @@ class Task:
     unrolled_on_cpu: bool = True
 
 
-def positive_rate(learning_rate: Any) -> float:
-    """The learning rate as a float; ValueError unless it is finite and above 0."""
-    rate = real_number("learning_rate", learning_rate)
-    if not rate > 0:
-        raise ValueError(f"learning_rate must be above 0, got {rate}")
-    return rate
-
-
 def relative_schedule(
     *,
     schedule: str,

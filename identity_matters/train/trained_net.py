@@ -22,7 +22,7 @@ import scipy.special
 
 from identity_matters import flops, runs
 from identity_matters.checks import check_whole, plain_array
-from identity_matters.preprocessing import Preprocessing
+from identity_matters.preprocessing import MUCH_LARGER, Preprocessing
 from identity_matters.train import net_source
 from identity_matters.train.checkpoint import (
     NetAndPreprocessing,
@@ -184,7 +184,7 @@ class TrainedNet:
                 f"its variables, or the image's values, up to {largest:.3g}, are not"
                 " usable"
             )
-        if of_training is not None and largest > of_training:
+        if of_training is not None and largest > MUCH_LARGER * of_training:
             return (
                 f"the image's values go up to {largest:.3g}, those of the training"
                 f" images went up to {of_training:.3g}: scale both in the same way"

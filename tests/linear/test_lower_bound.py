@@ -122,9 +122,9 @@ def test_near_the_identity_the_bound_keeps_its_relative_accuracy():
         # Without symmetry it is below the norm of layers that are there.
         R = np.eye(3) + size * rng.standard_normal((3, 3)) / 5
         layers = np.linalg.norm(factorize(R, 8, "root"), 2, axis=(1, 2)).max()
-        assert (
-            layers * 0.8 < norm_lower_bound(R, 8) <= layers * (1 + 1e-12 + 1e-14 / size)
-        )
+        # The root comes from eigenvalues near 1, which LAPACK rounds as it likes.
+        rounding = 1e-12 + 5e-14 / size
+        assert layers * 0.8 < norm_lower_bound(R, 8) <= layers * (1 + rounding)
     assert norm_lower_bound(np.eye(4), 8) == 0.0
 
 

@@ -62,7 +62,7 @@ NEEDED = {"mlp": {"depth": 5, "width": 6}}
         (
             "all_conv_residual",
             {"initial_scale": -0.5},
-            "initial_scale must be at least 0, got -0.5",
+            "initial_scale must be 0 or more, got -0.5",
         ),
         ("mlp", {"depth": 1, "width": 4}, "depth must be at least 2, got 1"),
         (

@@ -240,6 +240,7 @@ def test_one_seed_with_a_counterexample_contradicts_a_reference_that_is_undecide
         "verdict": "undecided (reproduced for 3, not reproduced for 1 of 4 seeds)",
     },
     {"seeds": ["undecided"], "verdict": "undecided"},
+    {"seeds": ["not comparable"], "verdict": "not comparable"},
 )
 def test_a_comparison_is_decided_by_three_seeds_that_agree(tmp_path, seeds, verdict):
     """Rule 6 of docs/protocol.md."""
@@ -251,6 +252,28 @@ def test_a_comparison_is_decided_by_three_seeds_that_agree(tmp_path, seeds, verd
         )
     )
     assert group.verdict == verdict
+
+
+@by_name(
+    {"yours": ["not reproduced"], "count": 0},
+    {"yours": ["not reproduced"] * 3, "count": 1},
+    {"yours": ["reproduced"] * 3, "count": 0},
+)
+def test_undecided_comparisons_contradict_nothing(tmp_path, yours, count):
+    def group(seeds):
+        summary = {"scale": "reduced", "claim": "initialisation"}
+        names = {"experiment": "toy", "variant": "plain", "seed": 0}
+        return collection.Group(
+            tuple(
+                runs.Run(tmp_path, {}, {}, {**summary, **names, "verdict": of_seed}, [])
+                for of_seed in seeds
+            )
+        )
+
+    reference = [group(["reproduced"] * 3)]
+    assert len(collection.contradictions([group(yours)], reference)) == count
+    undecided = [group(["reproduced", "undecided", "undecided"])]
+    assert not collection.contradictions([group(yours[:1])], undecided)
 
 
 def test_printed_bounds_by_hand():

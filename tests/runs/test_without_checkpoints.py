@@ -16,7 +16,11 @@ UNDER_WAY = [
     {"cell": 1, "kind": "train", "step": 5},
 ]
 # Of an experiment that does not train, each line is a trial.
-NO_TRAINING = [{"cell": 0, "value": 0.25}, {"cell": 1, "kind": "train"}]
+NO_TRAINING = [
+    {"cell": 0, "value": 0.25},
+    {"cell": 1, "kind": "train"},
+    {"cell": 2, "step": 3, "value": 1.0},
+]
 
 
 def write(tmp_path, records, status="interrupted"):
@@ -80,3 +84,18 @@ def test_runs_that_have_checkpoints_or_are_damaged_or_at_work_are_named(
         f"{good}: the training under way begins anew, without its 2 lines"
     ]
     assert len(lines_of(path)) == 2
+
+
+def test_checkpoints_that_are_elsewhere_count(tmp_path, monkeypatch):
+    """The run goes on from them, and needs its lines."""
+    monkeypatch.setattr("sys.argv", ["a run", "--checkpoint_dir=/elsewhere"])
+    path = write(tmp_path, FINISHED_TRIAL + UNDER_WAY)
+    with pytest.raises(runs.RunError, match="are where its --checkpoint_dir says"):
+        without_checkpoints.drop_training_under_way(path)
+    assert runs.read_run(path).records == FINISHED_TRIAL + UNDER_WAY
+
+
+@pytest.mark.parametrize("arguments", [[], ["/nonexistent"]])
+def test_without_a_run_it_says_so(arguments, capsys):
+    assert without_checkpoints.main(arguments) == 2
+    assert "there is no run" in capsys.readouterr().err
