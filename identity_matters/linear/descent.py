@@ -463,8 +463,8 @@ def largest_stable_learning_rate(
     dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before layer i. If
     the layers are balanced, ``||P_i|| ||N_i||`` is at most max(1, sigma_max(R)). With
     maps the rate may be too large. It is computed without a margin for rounding. For
-    the arrays see `model.excess_risk_and_gradient`; ValueError unless L is positive and
-    finite.
+    the arrays see `model.excess_risk_and_gradient`; ValueError unless L and 1/L are
+    positive and finite.
     """
     norm_R = _norm("R", R)
     norm_Sigma = _norm("Sigma", Sigma)
@@ -474,11 +474,12 @@ def largest_stable_learning_rate(
     # Python's products end in infinity, its powers in an OverflowError.
     root = norm_C * norm_B * max(1.0, norm_R)
     L = 2 * depth * norm_Sigma * root * root
-    if not 0 < L < math.inf:
+    if not 0 < L < math.inf or math.isinf(1 / L):
         raise ValueError(
-            f"depth, Sigma and maps must give a positive, finite L, got {L:g}"
+            "depth, Sigma and maps must give a positive, finite L, and a finite 1/L,"
+            f" got L = {L:g}"
         )
-    return 1.0 / L
+    return 1 / L
 
 
 def _norm(name: str, matrix: ArrayLike) -> float:

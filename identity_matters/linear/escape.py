@@ -113,7 +113,8 @@ def escape_time(w: ArrayLike, r: float, sigma: float, risk: float) -> float:
     log_times = [
         _log_time(flow, segment) for segment in segments if segment.low < segment.high
     ]
-    log_time = float(np.logaddexp.reduce(log_times)) - math.log(2 * sigma)
+    # 2 sigma may be beyond float64.
+    log_time = float(np.logaddexp.reduce(log_times)) - math.log(2) - math.log(sigma)
     if log_time >= math.log(np.finfo(np.float64).max):
         return math.inf
     return math.exp(log_time)

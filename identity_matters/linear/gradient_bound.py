@@ -7,7 +7,9 @@ eigenvalue. docs/theory/gradient_bound.md has the proofs, and says what is wrong
 print.
 """
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -18,6 +20,11 @@ from identity_matters import matrices, paper
 from identity_matters.array_types import Array
 from identity_matters.checks import check_whole, real_array, real_number, square_matrix
 from identity_matters.linear import model, second_moment
+
+_EPS = float(np.finfo(np.float64).eps)
+# Up to this exponent powers are exact: of a float64, they are fractions of up to 53
+# bits times the exponent.
+_MOST_EXACT_FACTORS = 200
 
 
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
@@ -183,9 +190,9 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 ((1-tau)^l + sigma_min(R))^2,
 
     with equality for d = 1 at ``A_i = -tau``. Both least values are lowered by their
-    rounding errors; the formula itself is computed up to rounding. It is positive, so
-    no critical point lies inside, unless rounding leaves it open whether Sigma is
-    singular: then it is 0.
+    rounding errors, and so is the result. It is positive, so no critical point lies
+    inside, unless rounding leaves it open whether Sigma is singular, or the bound is
+    below float64: then it is 0.
 
     Args:
       R: f64[d, d] with negative determinant.
@@ -193,8 +200,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
       depth: l.
       tau: in [0, 1).
     Raises:
-      ValueError: an argument is not as above, or ``sigma_min(R)`` is not above
-        rounding.
+      ValueError: an argument is not as above, ``sigma_min(R)`` is not above rounding,
+        or the bound is beyond float64.
     """
     R = square_matrix("R", R)
     depth = check_whole("depth", depth)
@@ -218,7 +225,24 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     sigma_rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
     sigma_min = max(float(eigenvalues[0] - sigma_rounding), 0.0)
     # Rounding may have raised the least singular value.
-    distance = (1 - tau) ** depth + float(stretches[-1] - rounding)
-    return float(
-        gradient_bound_corrected(depth, tau, sigma_min, sigma_min * distance**2)
-    )
+    least_stretch = Fraction(float(stretches[-1] - rounding))
+    distance = _power_rounded_down(tau, depth) + least_stretch
+    floor = (
+        4 * depth * _power_rounded_down(tau, 2 * depth - 2) * Fraction(sigma_min) ** 2
+    ) * distance**2
+    try:
+        nearest = float(floor)
+    except OverflowError:
+        raise ValueError("the floor must be within the range of float64") from None
+    return nearest if Fraction(nearest) <= floor else math.nextafter(nearest, 0.0)
+
+
+def _power_rounded_down(tau: float, exponent: int) -> Fraction:
+    """A lower bound of ``(1 - tau)^exponent``, exact if a power of 2 is."""
+    base = 1 - Fraction(tau)
+    if exponent <= _MOST_EXACT_FACTORS:
+        return base**exponent
+    logarithm = exponent * math.log1p(-tau)
+    # Of log1p, of the product and of exp: each is off by at most two roundings.
+    roundings = 4 * abs(logarithm) + 8
+    return Fraction(math.exp(logarithm)) * (1 - Fraction(roundings * _EPS))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from identity_matters import matrices
+from identity_matters import matrices, scaling
 from identity_matters.array_types import Array
 from identity_matters.checks import (
     check_whole,
@@ -110,13 +110,12 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
 
     ``||A||^2 <= (tr (A^T A)^m)^{1/m} <= d^{1/m} ||A||^2``
     with ``m = 2^squarings``, times 1 + (2 d + 32) eps of the dtype, which is more than
-    the products round. A: [depth, d, d]. ValueError unless `squarings` is a whole
-    number of 0 or more.
+    the products round. A: [depth, d, d]. Entries below the least normal number of the
+    dtype count as 0. ValueError unless `squarings` is a whole number of 0 or more.
     """
     squarings = check_whole("squarings", squarings, 0)
-    largest = jnp.max(jnp.abs(A), axis=(1, 2))
     # Squares of entries may be beyond the dtype or below it; a zero matrix stays zero.
-    A = A / jnp.where(largest > 0, largest, 1)[:, None, None]
+    A, exponents = scaling.unit_size(A, axes=(1, 2))
     power = jnp.matmul(jnp.swapaxes(A, 1, 2), A, precision=_EXACT)
     logarithm = jnp.zeros(len(A), power.dtype)
     for squaring in range(squarings + 1):
@@ -128,7 +127,7 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
         power = power / jnp.where(trace > 0, trace, 1)[:, None, None]
         logarithm = logarithm + jnp.log(trace) / 2**squaring
     margin = 1 + (2 * A.shape[-1] + 32) * float(jnp.finfo(A.dtype).eps)
-    return largest * (jnp.exp(logarithm / 2) * margin)
+    return jnp.ldexp(jnp.exp(logarithm / 2) * margin, exponents[:, 0, 0])
 
 
 class Descents(NamedTuple):

@@ -150,13 +150,16 @@ def certify(
     bounds = _bounds_of(problem)
     if bounds is None:
         return None
+    norm = _rounded_up(Fraction(radius) / depth)
+    # What is said of the ball of this norm must hold in all of it.
+    ball = _rounded_up(Fraction(norm) * depth)
     descent = _Descent(
         depth=depth,
         learning_rate=Fraction(learning_rate),
         batch_examples=batch_examples,
         radius=Fraction(radius),
         # The exponential is off by less than one rounding.
-        stretch=Fraction(math.nextafter(math.exp(radius), math.inf)),
+        stretch=Fraction(math.nextafter(math.exp(ball), math.inf)),
         label_noise=len(problem.R)
         * Fraction(problem.noise_std) ** 2
         * Fraction(bounds.trace),
@@ -167,7 +170,7 @@ def certify(
     gap, floor = contraction
     risks = _risk(np.arange(updates), start=bounds.start, gap=gap, floor=floor)
     return Certificate(
-        norm=_rounded_up(descent.radius / depth),
+        norm=norm,
         failure_probability=_failure_probability(bounds, descent, risks),
         start=bounds.start,
         gap=gap,
@@ -182,7 +185,7 @@ class _Descent(NamedTuple):
       depth: l.
       learning_rate: eta.
       batch_examples: B.
-      radius: b, depth times the radius of the ball.
+      radius: b, depth times the radius of the ball, which the certificate rounds up.
       stretch: at least ``e^b``, a bound of the norm of the product of any layers in the
         ball.
       label_noise: ``d nu^2 tr Sigma``, the part of noisy labels in a sample's variance.

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from identity_matters import scaling
 from identity_matters.array_types import Array
 from identity_matters.nets import initializers
 
@@ -112,8 +113,8 @@ def dropout(x: Array, keys: jax.Array | None, rate: float, layer: int) -> jax.Ar
 def residual_ratio(x: Array, h: Array) -> jax.Array:
     """||h|| / ||x|| of each example, f[n, ...] to f32[n]; 0 where h = 0.
 
-    The norms are those of the whole map. In a block, x is what h is added to. The
-    paper's section 2 wants the ratio to be small.
+    The norms are those of the whole map, of any size that float32 holds. In a block, x
+    is what h is added to. The paper's section 2 wants the ratio to be small.
 
     >>> residual_ratio(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 0.5]]))
     Array([0.1], dtype=float32)
@@ -125,5 +126,7 @@ def residual_ratio(x: Array, h: Array) -> jax.Array:
 
 def example_norms(x: Array) -> jax.Array:
     """The Euclidean norm of each example in float32: f[n, ...] to f32[n]."""
-    squares = jnp.square(x.astype(jnp.float32))
-    return jnp.sqrt(jnp.sum(squares, axis=tuple(range(1, x.ndim))))
+    axes = tuple(range(1, x.ndim))
+    scaled, exponents = scaling.unit_size(x.astype(jnp.float32), axes)
+    norms = jnp.sqrt(jnp.sum(jnp.square(scaled), axis=axes, keepdims=True))
+    return jnp.ldexp(norms, exponents).reshape(len(x))

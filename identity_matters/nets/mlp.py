@@ -35,6 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters import scaling
 from identity_matters.array_types import Array
 from identity_matters.nets import base, initializers, layers
 
@@ -202,7 +203,7 @@ def effective_dimension(h: jax.Array) -> jax.Array:
     orthogonal lines. It is NaN if a row is 0.
     """
     # Tiny vectors would vanish when their entries are squared.
-    h = h / jnp.max(jnp.abs(h), axis=1, keepdims=True)
+    h, _ = scaling.unit_size(h, axes=(1,))
     u = h / jnp.linalg.norm(h, axis=1, keepdims=True)
     M = jnp.matmul(u.T, u, precision=jax.lax.Precision.HIGHEST) / len(u)
     return 1 / jnp.sum(jnp.square(M))

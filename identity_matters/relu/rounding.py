@@ -74,4 +74,7 @@ def least_singular_value(singular_values: Array, error: Array | float) -> Array:
 
 
 def _frobenius_norm(array: Array) -> Array:
-    return (array**2).sum() ** 0.5
+    """It, also where squares of the entries are below the dtype or beyond it."""
+    largest = array.max().clip(-array.min())
+    divisor = largest + (largest == 0)
+    return largest * ((array / divisor) ** 2).sum() ** 0.5

@@ -13,6 +13,7 @@ error. Symbols, beside those of the package, for the block ``V ReLU(W z)``:
 * ``a``: the share of sigma that the features may lose on the way
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -80,12 +81,15 @@ def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
 def largest_certified_size(blocks: Blocks, problem: Problem) -> float:
     """The most that errors at the start may be multiplied by; 0 if never certified.
 
-    Arguments and errors are those of `certify_training`. The result is found by
-    bisection, and is certified itself.
+    It is infinite if there are no errors, and that is certified. Arguments and errors
+    are those of `certify_training`. The result is found by bisection, and is certified
+    itself.
     """
     start = _measure(blocks, problem)
-    if start is None or start.e == 0:
+    if start is None:
         return 0.0
+    if start.e == 0:
+        return math.inf if _promise(start) else 0.0
 
     def is_certified(size: float) -> bool:
         scaled = start._replace(e=size * start.e, nu=size * start.nu)

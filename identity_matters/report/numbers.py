@@ -141,9 +141,12 @@ def _bound(value: float, digits: int, extreme: str) -> float:
     float64: 1 + 2e-16 is at most 1.0.
     """
     exact = decimal.Context(prec=9).create_decimal_from_float(value)
-    if abs(value) < _WHOLE_PARTS_BELOW:
-        # The whole part is written in full.
-        digits = max(digits, exact.adjusted() + 1)
+    digits_of_whole_part = exact.adjusted() + 1
+    if _FRACTIONS_BELOW <= abs(value) < _WHOLE_PARTS_BELOW:
+        # The whole part is written in full, and no fraction.
+        digits = digits_of_whole_part
+    elif abs(value) < _FRACTIONS_BELOW:
+        digits = max(digits, digits_of_whole_part)
     rounding = decimal.ROUND_CEILING if extreme == "max" else decimal.ROUND_FLOOR
     context = decimal.Context(prec=digits, rounding=rounding)
     return float(context.create_decimal(exact))

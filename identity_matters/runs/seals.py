@@ -55,10 +55,13 @@ def chain(line: bytes) -> str:
 def chained_line(record: dict, previous: bytes) -> bytes:
     """The line of metrics.jsonl for `record`, after the line `previous`.
 
-    `previous` is b"" for the first line. Raises ValueError for a record without fields.
+    `previous` is b"" for the first line. Raises ValueError for a record without fields,
+    or with one of the name that the digest has.
     """
     if not record:
         raise ValueError("a record needs at least one field, got {}")
+    if "chain" in record:
+        raise ValueError("a record may not have the field chain, which is its digest")
     text = json.dumps(to_json(record), allow_nan=False).encode()
     link = digest(chain(previous).encode(), text)
     return b'%b, "chain": "%b"}\n' % (text.removesuffix(b"}"), link.encode())

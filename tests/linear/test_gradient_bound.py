@@ -186,6 +186,32 @@ def test_rounding_of_the_least_singular_value_does_not_lift_the_floor():
     assert 0 < floor(R=R, Sigma=np.eye(2), depth=2, tau=tau) <= attained
 
 
+@pytest.mark.parametrize("tau", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("depth", [1, 7, 40, 150])
+def test_the_floor_is_not_above_what_is_attained_in_one_dimension(depth, tau):
+    """At ``A_i = -tau`` and R = -1, in exact arithmetic."""
+    remaining = 1 - fractions.Fraction(tau)
+    attained = 4 * depth * remaining ** (2 * depth - 2) * (remaining**depth + 1) ** 2
+    computed = fractions.Fraction(floor(R=[[-1.0]], depth=depth, tau=tau))
+    assert attained * (1 - fractions.Fraction(1, 2**40)) < computed <= attained
+
+
+def test_the_floor_of_a_billion_layers():
+    """With tau = 1e-9 the powers are those of e^-1 and e^-2, to nine digits."""
+    depth = 10**9
+    computed = floor(R=[[-1.0]], depth=depth, tau=1e-9)
+    limit = 4 * depth * np.exp(-2.0) * (np.exp(-1.0) + 1) ** 2
+    assert computed == pytest.approx(limit, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("R", "Sigma"), [(-1e100, 1e100), (-1.0, 1e200), (-1e149, 1e50)]
+)
+def test_a_floor_beyond_float64_is_refused(R, Sigma):
+    with pytest.raises(ValueError, match="within the range of float64"):
+        floor(R=[[R]], Sigma=[[Sigma]], depth=2, tau=0.1)
+
+
 def test_no_floor_without_a_positive_definite_second_moment():
     reflection = np.diag([1.0, -1.0])
     assert floor(R=reflection, Sigma=np.diag([1.0, 0.0])) == 0

@@ -429,7 +429,9 @@ def test_the_learning_rate_is_below_one_over_the_curvature_at_the_optimum():
     assert with_maps == pytest.approx(rate / (25 * 49), rel=1e-14)
 
 
-@pytest.mark.parametrize(("r", "sigma"), [(1e200, 1.0), (1.0, 0.0), (1e100, 1e200)])
+@pytest.mark.parametrize(
+    ("r", "sigma"), [(1e200, 1.0), (1.0, 0.0), (1e100, 1e200), (1.0, 1e-310)]
+)
 def test_a_curvature_that_is_no_positive_number_gives_no_learning_rate(r, sigma):
-    with pytest.raises(ValueError, match="must give a positive, finite L, got"):
+    with pytest.raises(ValueError, match="must give a positive, finite L"):
         descent.largest_stable_learning_rate([[r]], [[sigma]], 2)

@@ -72,7 +72,10 @@ def test_bounds_of_spectral_norms(squarings):
 
 @pytest.mark.parametrize(
     ("dtype", "scales"),
-    [(np.float32, (1e-30, 1e-20, 1.0, 1e30)), (np.float64, (1e-200, 1.0, 1e200))],
+    [
+        (np.float32, (1e-30, 1e-20, 1.0, 1e30, 1e37)),
+        (np.float64, (1e-200, 1.0, 1e200, 1e307)),
+    ],
 )
 def test_bounds_of_spectral_norms_whose_squares_leave_the_dtype(dtype, scales):
     """Of rank 1 the bound is the norm: nothing but its margin covers rounding."""
@@ -86,6 +89,14 @@ def test_bounds_of_spectral_norms_whose_squares_leave_the_dtype(dtype, scales):
         bounds = np.asarray(sampled.spectral_norm_bounds(scaled))
         assert (bounds >= norms).all()
         assert (bounds <= norms * (1 + 100 * np.finfo(dtype).eps)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bounds_of_the_largest_matrices_are_not_zero(dtype):
+    """Their reciprocal is below the least normal number."""
+    size = dtype(0.9) * np.finfo(dtype).max
+    A = np.array([[[size, 0], [0, size]]], dtype)
+    assert (np.asarray(sampled.spectral_norm_bounds(A)) >= size).all()
 
 
 def test_counts_that_make_no_bound_and_no_descent_are_refused(problem):

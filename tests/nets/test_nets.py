@@ -379,6 +379,12 @@ def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
     assert len(np.unique(np.asarray(y), axis=0)) == 4
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-23, 1.0, 1e20, 1e37])
+def test_residual_ratio_of_what_float32_cannot_square(size):
+    x = jnp.full((1, 4), size, jnp.float32)
+    np.testing.assert_allclose(layers.residual_ratio(x, x / 8), [0.125], rtol=1e-6)
+
+
 def test_residual_ratio_by_hand_and_in_float32():
     x = jnp.float32([[[3], [4]], [[0], [2]], [[0], [0]]])
     h = jnp.float32([[[0], [1]], [[6], [8]], [[0], [0]]])

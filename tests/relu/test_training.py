@@ -92,6 +92,10 @@ def test_the_largest_errors_that_the_simple_conditions_allow():
     assert nu > 0.26 * 0.05 and largest > 5 * by_error
 
 
+def test_without_errors_any_multiple_of_them_is_certified():
+    assert training.largest_certified_size(*one_example(0.0)) == math.inf
+
+
 def random_start(seed, bias, outputs):
     """6 examples in 8 dimensions and 96 units.
 

@@ -84,6 +84,7 @@ def test_numbers_as_people_write_them(say, values, texts):
         (1 + 2e-16, "1.0", "1.0"),  # a rounding error of float64 does not make it 1.1
         (7, "7", "7"),
         (123_456.0, "123,456", "123,456"),
+        (28_270.13, "28,270", "28,271"),
         (1_234_567, "1,234,567", "1,234,567"),
         # Whole numbers of which not all digits are printed.
         (1_234_567.0, "1.2 × 10^6", "1.3 × 10^6"),
@@ -93,6 +94,12 @@ def test_numbers_as_people_write_them(say, values, texts):
 def test_a_bound_that_is_rounded_is_still_a_bound(value, least, greatest):
     assert numbers.in_words([value], extreme="min") == least
     assert numbers.in_words([value], extreme="max") == greatest
+
+
+def test_a_bound_has_no_more_digits_than_are_written():
+    """From 1,000 on no fraction is: it would be rounded to the nearest."""
+    assert numbers.in_words([28_270.13], 6, extreme="max") == "28,271"
+    assert numbers.in_words([99_999.9], 7, extreme="min") == "99,999"
 
 
 def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):

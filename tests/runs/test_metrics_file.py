@@ -42,6 +42,8 @@ def test_an_append_does_not_touch_the_lines_before(tmp_path, monkeypatch):
 
 def test_a_record_without_fields_is_refused(tmp_path):
     run = create(tmp_path)
+    with pytest.raises(ValueError, match="may not have the field chain"):
+        seals.chained_line({"chain": 1, "k": 2}, b"")
     with pytest.raises(ValueError, match="a record needs at least one field"):
         run.append({})
     run.finish("done", **DONE)
