@@ -18,8 +18,7 @@ _UNITS = ("unit", "units")
 def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
     """`value` as an int; ValueError unless it is whole and at least `least`.
 
-    It must fit into 64 bits. The message ends with
-    `reason`.
+    It must fit into 64 bits. The message ends with `reason`.
 
     >>> check_whole("depth", 10**400)
     Traceback (most recent call last):

@@ -195,7 +195,7 @@ def judge_batch_norm(nets: dict[str, dict]) -> Judgement:
     with_norm = nets["with"]
     differences = _differences(nets, baseline="without")
     if without["diverged"] or with_norm["diverged"]:
-        return _decide(False, False, differences)
+        return Judgement("undecided", differences)
     train_error = with_norm["train_error_percent"]
     fits_better = train_error < without["train_error_percent"]
     overfits = fits_better and verdicts.errs_less(without, with_norm)

@@ -59,7 +59,7 @@ def make_optimizer(
     Args:
       steps: the length of the training.
       momentum, nesterov, weight_decay, decayed: see `step.momentum_sgd`.
-      learning_rate: the largest one.
+      learning_rate: the largest of the training.
       schedule: the other settings; see `step.relative_schedule`.
     Returns:
       (optimizer, schedule, learning rate), as `step.Task` wants them.
@@ -134,7 +134,7 @@ class _Plan(NamedTuple):
       sized_net: the net, and how large it is.
       optimizer: of the parameters.
       schedule: the learning rate of each step, over the largest one.
-      learning_rate: the largest one.
+      learning_rate: the largest of the training.
       devices: those that share a step.
       intervals: how long it is, and how often it logs, evaluates and saves.
     """

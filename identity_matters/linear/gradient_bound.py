@@ -22,9 +22,9 @@ from identity_matters.checks import check_whole, real_array, real_number, square
 from identity_matters.linear import model, second_moment
 
 _EPS = float(np.finfo(np.float64).eps)
-# Up to this exponent powers are exact: of a float64, they are fractions of up to 53
-# bits times the exponent.
-_MOST_EXACT_FACTORS = 200
+# Powers of a float64 are computed exactly, as fractions, up to this exponent. Those of
+# larger ones would have too many digits.
+_LARGEST_EXACT_EXPONENT = 200
 
 
 def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> Any:
@@ -154,10 +154,10 @@ def right_over_left(
     """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at many points: f64[n].
 
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
-    arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1; that
-    every Sigma is symmetric is not checked. The
-    right-hand side is that of `gradient_lower_bound`. ValueError for arrays of anything
-    but finite real numbers, for sides beyond float64, and for an unknown form.
+    arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. Each
+    Sigma must be symmetric, which is not checked. The right-hand side is that of
+    `gradient_lower_bound`. ValueError for arrays of anything but finite real numbers,
+    for sides beyond float64, and for an unknown form.
     """
     bound = bound_of_form(form)
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
@@ -227,9 +227,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     # Rounding may have raised the least singular value.
     least_stretch = Fraction(float(stretches[-1] - rounding))
     distance = _power_rounded_down(tau, depth) + least_stretch
-    floor = (
-        4 * depth * _power_rounded_down(tau, 2 * depth - 2) * Fraction(sigma_min) ** 2
-    ) * distance**2
+    of_other_layers = _power_rounded_down(tau, 2 * depth - 2)
+    floor = 4 * depth * of_other_layers * Fraction(sigma_min) ** 2 * distance**2
     try:
         nearest = float(floor)
     except OverflowError:
@@ -238,9 +237,9 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
 
 
 def _power_rounded_down(tau: float, exponent: int) -> Fraction:
-    """A lower bound of ``(1 - tau)^exponent``, exact if a power of 2 is."""
+    """A lower bound of ``(1 - tau)^exponent``, or itself if the exponent is small."""
     base = 1 - Fraction(tau)
-    if exponent <= _MOST_EXACT_FACTORS:
+    if exponent <= _LARGEST_EXACT_EXPONENT:
         return base**exponent
     logarithm = exponent * math.log1p(-tau)
     # Of log1p, of the product and of exp: each is off by at most two roundings.

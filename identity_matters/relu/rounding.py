@@ -74,7 +74,9 @@ def least_singular_value(singular_values: Array, error: Array | float) -> Array:
 
 
 def _frobenius_norm(array: Array) -> Array:
-    """It, also where squares of the entries are below the dtype or beyond it."""
+    """``||array||_F``, also where the dtype does not hold the squares of entries."""
+    # The largest size of an entry, by methods that NumPy's and JAX's arrays share.
     largest = array.max().clip(-array.min())
+    # An array of zeros is divided by 1.
     divisor = largest + (largest == 0)
     return largest * ((array / divisor) ** 2).sum() ** 0.5

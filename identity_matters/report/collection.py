@@ -58,12 +58,18 @@ class Group:
             run.summary["verdict"] for run in self.runs
         ).most_common()
         needed = self._seeds_needed
-        if self._agrees or set(dict(counts)) == {"not comparable"}:
-            text = counts[0][0]
+        most_frequent, _ = counts[0]
+        none_is_comparable = len(counts) == 1 and most_frequent == "not comparable"
+        if self._agrees or none_is_comparable:
+            text = most_frequent
         elif needed == 1:
             text = self._of_seeds(counts, len(self.runs))
         else:
-            deciding = [(v, count) for v, count in counts if v not in _UNDECIDED]
+            deciding = [
+                (verdict, count)
+                for verdict, count in counts
+                if verdict not in _UNDECIDED
+            ]
             text = "undecided"
             if deciding:
                 seeds = max(len(self.runs), needed)

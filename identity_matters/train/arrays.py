@@ -66,7 +66,7 @@ def train(
 
       steps: updates of the weights, each from `batch_examples` images.
       batch_examples: fewer devices are used if their number does not divide it.
-      learning_rate: the largest one.
+      learning_rate: the largest of the training.
       schedule, warmup_steps: see `step.relative_schedule`.
       momentum, weight_decay: see `step.momentum_sgd`; all leaves named kernel decay.
 
