@@ -101,7 +101,15 @@ def forward(A: Array, x: Array) -> jax.Array:
 
 
 def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
-    """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2``; x, y: [n, d]."""
+    """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2``; x, y: [n, d].
+
+    ValueError unless x and y have the same shape: one y would be compared with all
+    predictions.
+    """
+    if x.shape != y.shape:
+        raise ValueError(
+            f"x and y must have the same shape, got {x.shape} and {y.shape}"
+        )
     return jnp.mean(jnp.sum((forward(A, x) - y) ** 2, axis=-1))
 
 

@@ -96,6 +96,7 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
 
     def risk(added):
         predictions, _, _ = model.forward(blocks, problem, added)
+        model.check_shape_of_y(problem, predictions.shape)
         return jnp.sum((predictions - problem.y) ** 2) / len(problem.x)
 
     shape = (len(blocks.U), len(problem.x), problem.A.shape[0])

@@ -42,20 +42,12 @@ def checked_blocks(name: str, blocks: Blocks) -> Blocks:
     """`blocks` as finite floats; ValueError unless their shapes fit together."""
     U = checks.real_array(f"U of the {name}", blocks.U, axes=3)
     V = checks.real_array(f"V of the {name}", blocks.V, axes=3)
-    depth, width, dimension = U.shape
-    if V.shape != (depth, dimension, width):
-        raise ValueError(
-            f"V of the {name} must have shape {(depth, dimension, width)}, got"
-            f" {V.shape}"
-        )
-    if blocks.s is None:
-        return Blocks(U, V, None)
-    s = checks.real_array(f"s of the {name}", blocks.s, axes=2)
-    if s.shape != (depth, width):
-        raise ValueError(
-            f"s of the {name} must have shape {(depth, width)}, got {s.shape}"
-        )
-    return Blocks(U, V, s)
+    s = blocks.s
+    if s is not None:
+        s = checks.real_array(f"s of the {name}", s, axes=2)
+    finite = Blocks(U, V, s)
+    _check_shapes_of_blocks(name, finite)
+    return finite
 
 
 def checked_problem(problem: Problem, dimension: int) -> Problem:
@@ -63,13 +55,51 @@ def checked_problem(problem: Problem, dimension: int) -> Problem:
     x = checks.real_array("x", problem.x, axes=2)
     A = checks.real_array("A", problem.A, axes=2)
     B = checks.real_array("B", problem.B, axes=2)
-    if A.shape != (dimension, x.shape[1]):
-        raise ValueError(f"A must have shape {(dimension, x.shape[1])}, got {A.shape}")
-    if B.shape[1] != dimension:
-        raise ValueError(f"B must have {dimension} columns, got shape {B.shape}")
+    finite = problem._replace(x=x, A=A, B=B)
+    _check_shapes_of_maps(finite, dimension)
     with np.errstate(over="ignore", invalid="ignore"):
         checks.real_array("A x", x @ A.T)
-    return problem._replace(x=x, A=A, B=B)
+    return finite
+
+
+def _check_shapes_of_blocks(name: str, blocks: Blocks) -> None:
+    """ValueError unless U, V and s belong to the same blocks."""
+    if blocks.U.ndim != 3:
+        raise ValueError(
+            f"U of the {name} must have 3 axes, got shape {blocks.U.shape}"
+        )
+    depth, width, dimension = blocks.U.shape
+    needed = {"V": (depth, dimension, width), "s": (depth, width)}
+    for part, shape in needed.items():
+        array = getattr(blocks, part)
+        if array is not None and array.shape != shape:
+            raise ValueError(
+                f"{part} of the {name} must have shape {shape}, got {array.shape}"
+            )
+
+
+def _check_shapes_of_maps(problem: Problem, dimension: int) -> None:
+    """ValueError unless A maps x to this dimension, and B reads it."""
+    for part in ("x", "A", "B"):
+        shape = getattr(problem, part).shape
+        if len(shape) != 2:
+            raise ValueError(f"{part} must have 2 axes, got shape {shape}")
+    needed = (dimension, problem.x.shape[1])
+    if problem.A.shape != needed:
+        raise ValueError(f"A must have shape {needed}, got {problem.A.shape}")
+    if problem.B.shape[1] != dimension:
+        raise ValueError(
+            f"B must have {dimension} columns, got shape {problem.B.shape}"
+        )
+
+
+def check_shape_of_y(problem: Problem, needed: tuple[int, ...]) -> None:
+    """ValueError unless y has the shape of the predictions.
+
+    One column, or one example, would be compared with all of them.
+    """
+    if problem.y.shape != needed:
+        raise ValueError(f"y must have shape {needed}, got {problem.y.shape}")
 
 
 @jax.jit
@@ -79,8 +109,11 @@ def forward(
     """Predictions, and the inputs and pre-activations of all blocks.
 
     Returns (yhat f64[n, d_out], inputs f64[l, n, d], pre-activations f64[l, n, k]).
-    `added`, f64[l, n, d] or None, is added to the output of each block.
+    `added`, f64[l, n, d] or None, is added to the output of each block. ValueError
+    unless the shapes of the weights and of the problem fit together.
     """
+    _check_shapes_of_blocks("net", blocks)
+    _check_shapes_of_maps(problem, dimension=blocks.U.shape[2])
     h = jnp.asarray(problem.x @ problem.A.T)
     inputs = []
     pre_activations = []
@@ -96,8 +129,12 @@ def forward(
 
 
 def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
-    """``(yhat - y) / sqrt(n)``, f64[n, d_out]; the risk is the sum of its squares."""
+    """``(yhat - y) / sqrt(n)``, f64[n, d_out]; the risk is the sum of its squares.
+
+    ValueError for shapes that do not fit together.
+    """
     predictions, _, _ = forward(blocks, problem)
+    check_shape_of_y(problem, predictions.shape)
     return (predictions - problem.y) / np.sqrt(problem.x.shape[0])
 
 
@@ -114,12 +151,23 @@ def linear_outputs(A: Array, x: Array) -> jax.Array:
 
 def linear_residuals(A: Array, problem: Problem) -> jax.Array:
     """`residuals` of the net of `linear_outputs`, without the maps of the problem."""
-    return (linear_outputs(A, problem.x) - problem.y) / np.sqrt(problem.x.shape[0])
+    outputs = linear_outputs(A, problem.x)
+    check_shape_of_y(problem, outputs.shape)
+    return (outputs - problem.y) / np.sqrt(problem.x.shape[0])
 
 
 @jax.jit
 def risk(blocks: Blocks, problem: Problem) -> jax.Array:
-    """``f = (1/n) sum_i ||yhat_i - y_i||^2``, f64[]."""
+    """``f = (1/n) sum_i ||yhat_i - y_i||^2``, f64[].
+
+    ValueError for shapes that do not fit together.
+
+    >>> one_unit = Blocks(U=jnp.ones((1, 1, 1)), V=jnp.ones((1, 1, 1)), s=None)
+    >>> x, identity = jnp.array([[1.0], [-1.0]]), jnp.eye(1)
+    >>> # The block doubles 1 and leaves -1 alone.
+    >>> risk(one_unit, Problem(x=x, y=jnp.zeros((2, 1)), A=identity, B=identity))
+    Array(2.5, dtype=float64)
+    """
     return jnp.sum(residuals(blocks, problem) ** 2)
 
 

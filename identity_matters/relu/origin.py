@@ -29,10 +29,12 @@ def unit_inputs(problem: Problem, bias: bool) -> np.ndarray:
 def errors(problem: Problem) -> np.ndarray:
     """``e_i = y_i - B A x_i``, errors at the origin: f64[n, d_out].
 
-    Leading axes are kept.
+    Leading axes are kept. ValueError unless y has the shape of the predictions.
     """
     linear = np.asarray(problem.B) @ np.asarray(problem.A)
-    return np.asarray(problem.y) - np.asarray(problem.x) @ np.swapaxes(linear, -1, -2)
+    predictions = np.asarray(problem.x) @ np.swapaxes(linear, -1, -2)
+    model.check_shape_of_y(problem, predictions.shape)
+    return np.asarray(problem.y) - predictions
 
 
 def risk_at_origin(problem: Problem) -> np.ndarray:

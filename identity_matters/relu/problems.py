@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters import random_matrices
+from identity_matters import checks, random_matrices
 from identity_matters.relu import model, origin
 from identity_matters.relu.model import Blocks, Problem
 
@@ -119,8 +119,13 @@ def member(tree: Any, index: int) -> Any:
 
 
 def plain_problem(x: ArrayLike, y: ArrayLike) -> Problem:
-    """A sample, x and y f64[n, d], with identity matrices as input and output maps."""
-    x = np.asarray(x, np.float64)
-    y = np.asarray(y, np.float64)
+    """A sample, x and y f64[n, d], with identity matrices as input and output maps.
+
+    ValueError unless both hold finite real numbers and have the same shape.
+    """
+    x = checks.real_array("x", x, axes=2)
+    y = checks.real_array("y", y, axes=2)
     identity = np.eye(x.shape[1])
-    return Problem(x=x, y=y, A=identity, B=identity)
+    problem = Problem(x=x, y=y, A=identity, B=identity)
+    model.check_shape_of_y(problem, x.shape)
+    return problem

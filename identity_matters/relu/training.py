@@ -23,6 +23,7 @@ from identity_matters.relu import origin, rounding
 from identity_matters.relu.model import (
     Blocks,
     Problem,
+    check_shape_of_y,
     checked_blocks,
     checked_problem,
 )
@@ -191,11 +192,9 @@ def _checked(blocks: Blocks, problem: Problem) -> tuple[Blocks, Problem]:
     if len(blocks.U) != 1:
         raise ValueError(f"the condition is for nets of one block, got {len(blocks.U)}")
     problem = checked_problem(problem, dimension=blocks.U.shape[2])
-    y = checks.real_array("y", problem.y, axes=2)
-    needed = (len(problem.x), len(problem.B))
-    if y.shape != needed:
-        raise ValueError(f"y must have shape {needed}, got {y.shape}")
-    return blocks, problem._replace(y=y)
+    problem = problem._replace(y=checks.real_array("y", problem.y, axes=2))
+    check_shape_of_y(problem, (len(problem.x), len(problem.B)))
+    return blocks, problem
 
 
 def _are_moderate(blocks: Blocks, problem: Problem) -> bool:

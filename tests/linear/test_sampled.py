@@ -60,6 +60,11 @@ def test_the_net_and_its_gradient_are_those_of_the_closed_form(problem):
     np.testing.assert_allclose(of_loss, gradient, rtol=1e-9, atol=1e-12)
 
 
+def test_one_label_is_not_compared_with_all_predictions():
+    with pytest.raises(ValueError, match=r"got \(4, 3\) and \(1, 3\)"):
+        sampled.mean_loss(np.zeros((2, 3, 3)), np.ones((4, 3)), np.ones((1, 3)))
+
+
 @pytest.mark.parametrize("squarings", [2, 8])
 def test_bounds_of_spectral_norms(squarings):
     A = np.concatenate([layers(), np.zeros((1, D, D)), 0.1 * np.eye(D)[None]])

@@ -6,6 +6,7 @@ import pytest
 
 from identity_matters.relu import (
     critical_points,
+    feature_bound,
     model,
     origin,
     problems,
@@ -44,6 +45,62 @@ def test_maps_stand_before_and_behind_the_blocks():
     # h = (3, 1), relu(3) = 3, h + (0, 6) = (3, 7), output 37.
     assert model.forward(net, problem)[0] == 37.0
     assert model.risk(net, problem) == 37.0**2
+
+
+NET_OF_TWO = Blocks(np.ones((2, 4, 3)), np.ones((2, 3, 4)), np.ones((2, 4)))
+SIX_EXAMPLES = Problem(
+    np.ones((6, 2)), np.ones((6, 5)), np.ones((3, 2)), np.ones((5, 3))
+)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "problem", "message"),
+    [
+        # Arithmetic would repeat one entry for all: a number, but not the risk.
+        ({}, {"y": np.ones((6, 1))}, r"y must have shape \(6, 5\), got \(6, 1\)"),
+        ({}, {"y": np.ones((1, 5))}, r"y must have shape \(6, 5\), got \(1, 5\)"),
+        ({"s": np.ones((2, 1))}, {}, r"s of the net must have shape \(2, 4\)"),
+        ({"s": np.ones((1, 4))}, {}, r"s of the net must have shape \(2, 4\)"),
+        # JAX takes the last block for those that are missing.
+        ({"V": np.ones((1, 3, 4))}, {}, r"V of the net must have shape \(2, 3, 4\)"),
+        ({"U": np.ones((1, 4, 3))}, {}, r"V of the net must have shape \(1, 3, 4\)"),
+        ({"U": np.ones((4, 3))}, {}, r"U of the net must have 3 axes"),
+        ({}, {"x": np.ones(6)}, r"x must have 2 axes, got shape \(6,\)"),
+        ({}, {"A": np.ones((2, 3))}, r"A must have shape \(3, 2\), got \(2, 3\)"),
+        ({}, {"B": np.ones((3, 5))}, r"B must have 3 columns, got shape \(3, 5\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(blocks, problem, message):
+    assert model.risk(NET_OF_TWO, SIX_EXAMPLES) > 0
+    with pytest.raises(ValueError, match=message):
+        model.risk(NET_OF_TWO._replace(**blocks), SIX_EXAMPLES._replace(**problem))
+
+
+def test_labels_of_another_shape_have_no_errors_at_the_origin():
+    with pytest.raises(ValueError, match=r"y must have shape \(6, 5\)"):
+        origin.risk_at_origin(SIX_EXAMPLES._replace(y=np.ones((6, 1))))
+    with pytest.raises(ValueError, match=r"y must have shape \(6, 5\)"):
+        feature_bound.functional_bound(
+            NET_OF_TWO, SIX_EXAMPLES._replace(y=np.ones((6, 1)))
+        )
+    with pytest.raises(ValueError, match=r"y must have shape \(3, 2\)"):
+        model.linear_residuals(
+            np.ones((1, 2, 2)), SIX_EXAMPLES._replace(x=np.ones((3, 2)), y=np.ones(2))
+        )
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.ones((2, 3)), np.ones((2, 1)), r"y must have shape \(2, 3\)"),
+        (np.ones((2, 3)), np.ones((1, 3)), r"y must have shape \(2, 3\)"),
+        (np.ones((2, 3)) * 1j, np.ones((2, 3)), "x must hold real numbers"),
+        (np.ones(3), np.ones(3), "x must have 2 axes"),
+    ],
+)
+def test_a_plain_problem_has_as_many_outputs_as_inputs(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        problems.plain_problem(x, y)
 
 
 def test_norm_is_the_largest_spectral_norm():
