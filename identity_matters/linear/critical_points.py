@@ -8,9 +8,16 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from identity_matters import solvers
 from identity_matters.array_types import Array
+from identity_matters.checks import (
+    check_whole,
+    non_negative_number,
+    positive_number,
+    real_array,
+)
 from identity_matters.linear import gradient_bound, model
 
 
@@ -24,27 +31,71 @@ def risk_hessian(A: Array, R: Array, Sigma: Array) -> jax.Array:
     return jax.jacfwd(model.risk_gradient)(A, R, Sigma).reshape(A.size, A.size)
 
 
-@jax.jit
 def find_critical_points(
     A: Array,
     R: Array,
     Sigma: Array,
-    depth: int | Array,
+    depth: int,
     *,
     steps: int,
     gradient_tolerance: float,
 ) -> dict[str, jax.Array]:
     """`solvers.least_squares` on ``grad f = 0`` from a batch of starts.
 
+    Theorem 2.2 says that critical points with ``|||A||| < 1`` have the least risk:
+
+    >>> import numpy as np
+    >>> jax.config.update("jax_enable_x64", True)
+    >>> starts = np.random.default_rng(0).normal(0, 0.2, (50, 2, 2, 2))
+    >>> R = np.broadcast_to([[1.2, 0.3], [-0.1, 0.9]], (50, 2, 2))
+    >>> Sigma = np.broadcast_to([[1.0, 0.2], [0.2, 0.5]], (50, 2, 2))
+    >>> how = dict(steps=100, gradient_tolerance=1e-12)
+    >>> ends = find_critical_points(starts, R, Sigma, 2, **how)
+    >>> is_critical = ends["gradient_norm"] <= 1e-12
+    >>> is_inside = np.linalg.norm(ends["A"], 2, axis=(2, 3)).max(axis=1) < 1
+    >>> int((is_critical & is_inside).sum()) > 10
+    True
+    >>> float(ends["excess"][is_critical & is_inside].max()) < 1e-20
+    True
+
     Args:
       A: f64[n, max_depth, d, d], the starts, padded with zeros from `depth` on.
-      R, Sigma: f64[n, d, d]. Every Sigma must be symmetric, which is not checked.
-      depth: int[], shared.
+      R: f64[n, d, d].
+      Sigma: f64[n, d, d], symmetric.
+      depth: shared by all, from 1 to max_depth.
       steps, gradient_tolerance: when a search ends; see `solvers.least_squares`.
     Returns:
       The ends "A", of the same shape, with "gradient_norm" and "excess", f64[n]. An end
       may be only a local minimum of the gradient's norm, so check "gradient_norm".
+    Raises:
+      ValueError, TypeError: an argument is not as above; see
+        `gradient_bound.check_points`.
     """
+    depth = check_whole("depth", depth)
+    gradient_bound.check_points(A, R, Sigma, depth)
+    return _find_critical_points(
+        A,
+        R,
+        Sigma,
+        depth,
+        steps=check_whole("steps", steps, 0),
+        gradient_tolerance=non_negative_number(
+            "gradient_tolerance", gradient_tolerance
+        ),
+    )
+
+
+@jax.jit
+def _find_critical_points(
+    A: Array,
+    R: Array,
+    Sigma: Array,
+    depth: int,
+    *,
+    steps: int,
+    gradient_tolerance: float,
+) -> dict[str, jax.Array]:
+    """`find_critical_points`, of which all arguments are traced."""
 
     def find(start, target, second_moment):
         def gradient(point):
@@ -66,13 +117,12 @@ def find_critical_points(
     return jax.vmap(find)(A, R, Sigma)
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "learning_rate"))
 def least_gradients(
     A: Array,
     R: Array,
     Sigma: Array,
-    tau: Array,
-    depth: int | Array,
+    tau: ArrayLike,
+    depth: int,
     *,
     steps: int,
     learning_rate: float,
@@ -80,15 +130,47 @@ def least_gradients(
     """Minimises ``||grad f||_F`` over B_tau, by projected Adam on its logarithm.
 
     Args:
-      A: f64[n, max_depth, d, d], the starts.
-      R, Sigma: f64[n, d, d]. Every Sigma must be symmetric, which is not checked.
+      A: f64[n, max_depth, d, d], the starts, padded with zeros from `depth` on.
+      R: f64[n, d, d].
+      Sigma: f64[n, d, d], symmetric.
       tau: f64[n], radii in (0, 1).
-      depth: int[], shared.
-      steps, learning_rate: of projected Adam.
+      depth: shared by all, from 1 to max_depth.
+      steps, learning_rate: of projected Adam; both positive.
     Returns:
       ``(A, gradient_norm)``, where ``|||A||| <= tau`` up to rounding and gradient_norm
       is f64[n].
+    Raises:
+      ValueError, TypeError: an argument is not as above; see
+        `gradient_bound.check_points`.
     """
+    depth = check_whole("depth", depth)
+    gradient_bound.check_points(A, R, Sigma, depth)
+    tau = real_array("tau", tau)
+    if tau.shape != (len(A),) or not ((tau > 0) & (tau < 1)).all():
+        raise ValueError(f"tau must be {len(A)} numbers above 0 and below 1, got {tau}")
+    return _least_gradients(
+        A,
+        R,
+        Sigma,
+        tau,
+        depth,
+        steps=check_whole("steps", steps),
+        learning_rate=positive_number("learning_rate", learning_rate),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("steps", "learning_rate"))
+def _least_gradients(
+    A: Array,
+    R: Array,
+    Sigma: Array,
+    tau: Array,
+    depth: int,
+    *,
+    steps: int,
+    learning_rate: float,
+) -> tuple[jax.Array, jax.Array]:
+    """`least_gradients`, of which most arguments are traced."""
 
     def minimise(layers, target, second_moment, radius):
         def objective(point):

@@ -17,7 +17,9 @@ from identity_matters.checks import (
     check_array_type,
     check_whole,
     non_negative_number,
+    positive_number,
     real_array,
+    real_number,
 )
 from identity_matters.linear import gradient_bound, model, second_moment
 
@@ -53,10 +55,12 @@ class Curves(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The step size, and when a run stops; a setting out of range raises ValueError.
+    """The step size, and when a run stops.
+
+    Raises ValueError for a setting that is not a finite number in its range.
 
     Attributes:
-      learning_rate: eta.
+      learning_rate: eta, positive.
       max_updates: a run stops after so many.
       risk_tolerance: it stops as converged once f - C is at most this.
       divergence_factor: above 1; it stops as diverged if f - C is not finite or exceeds
@@ -74,23 +78,19 @@ class Rules:
     record_every: int = 1
 
     def __post_init__(self):
-        check_whole("max_updates", self.max_updates, 0)
-        check_whole("record_every", self.record_every)
-        if not 0 < self.learning_rate < math.inf:
-            self._refuse("learning_rate", "positive and finite")
-        if not self.max_updates < _MOST_COUNTED:
-            self._refuse("max_updates", "less than 2^30")
-        if not self.risk_tolerance >= 0:
-            self._refuse("risk_tolerance", "0 or more")
-        if not self.divergence_factor > 1:
-            self._refuse("divergence_factor", "above 1")
-        if not self.stall_tolerance >= 0:
-            self._refuse("stall_tolerance", "0 or more")
-        if not self.record_every < _MOST_COUNTED:
-            self._refuse("record_every", "less than 2^30")
-
-    def _refuse(self, name: str, needed: str) -> None:
-        raise ValueError(f"{name} must be {needed}, got {getattr(self, name)}")
+        positive_number("learning_rate", self.learning_rate)
+        non_negative_number("risk_tolerance", self.risk_tolerance)
+        non_negative_number("stall_tolerance", self.stall_tolerance)
+        factor = real_number("divergence_factor", self.divergence_factor)
+        if not factor > 1:
+            raise ValueError(f"divergence_factor must be above 1, got {factor}")
+        counts = {
+            "max_updates": check_whole("max_updates", self.max_updates, 0),
+            "record_every": check_whole("record_every", self.record_every),
+        }
+        for name, count in counts.items():
+            if not count < _MOST_COUNTED:
+                raise ValueError(f"{name} must be less than 2^30, got {count}")
 
 
 class Descent(NamedTuple):

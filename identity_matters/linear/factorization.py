@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters import matrices
-from identity_matters.checks import real_array, square_matrix
+from identity_matters.checks import (
+    check_whole,
+    non_negative_number,
+    real_array,
+    square_matrix,
+)
 from identity_matters.linear.matrix_powers import real_rotation_form
 from identity_matters.linear.one_pace import one_pace_at_bound
 from identity_matters.linear.optimum import layers_of_blocks, optimal_blocks
@@ -42,10 +47,13 @@ from identity_matters.matrices import largest_spectral_norm
 def polar_bound(gamma: float, depth: int) -> float:
     """``(pi + 3 gamma) / l``, a bound of |||A||| for method polar if l >= 3 gamma (F3).
 
+    ValueError unless gamma is 0 or more, and the depth at least 1.
+
     >>> round(polar_bound(gamma=0.5, depth=16), 4)
     0.2901
     """
-    return (np.pi + 3 * gamma) / depth
+    depth = check_depth(depth)
+    return (np.pi + 3 * non_negative_number("gamma", gamma)) / depth
 
 
 def factorize(
@@ -101,7 +109,7 @@ def factorize(
       R: f64[d, d], invertible with det R > 0; see `check_target`.
       depth: l, at least 3 gamma, and for svd at least 3 (2 if R is orthogonal).
       method: one of the above.
-      path_max_dimension: the largest d for which best tries path.
+      path_max_dimension: the largest d for which best tries path, 0 or more.
       path_settings: how hard path looks.
     Raises:
       ValueError: R, the depth or the method is not as above.
@@ -110,6 +118,7 @@ def factorize(
     """
     if method != "best" and method not in METHODS:
         raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
+    path_max_dimension = check_whole("path_max_dimension", path_max_dimension, 0)
     target = check_target(R)
     reason = ""
     if target.least_depth > 1:

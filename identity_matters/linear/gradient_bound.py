@@ -18,7 +18,13 @@ import numpy as np
 
 from identity_matters import matrices, paper
 from identity_matters.array_types import Array
-from identity_matters.checks import check_whole, real_array, real_number, square_matrix
+from identity_matters.checks import (
+    check_array_type,
+    check_whole,
+    real_array,
+    real_number,
+    square_matrix,
+)
 from identity_matters.linear import model, second_moment
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -32,6 +38,16 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
 
     It is at most ``||grad f||_F^2`` in B_tau (G3). Equality holds at ``A_i = -tau I``,
     ``Sigma = s I`` (G7). Arguments broadcast; 0 <= tau < 1.
+
+    Along a training of four layers, for Sigma = I:
+
+    >>> from identity_matters.linear import Rules, gradient_descent
+    >>> rules = Rules(0.05, max_updates=9, risk_tolerance=0.0, divergence_factor=1e3)
+    >>> R = np.diag([1.5, 0.8])
+    >>> curves = gradient_descent(np.zeros((4, 2, 2)), R, np.eye(2), rules).curves
+    >>> right = gradient_bound_corrected(4, curves.norm, 1.0, curves.excess_risk)
+    >>> bool((curves.gradient_norm**2 >= right).all())
+    True
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma * excess
 
@@ -145,28 +161,80 @@ def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
     return jnp.where((jnp.arange(stack.shape[0]) < depth)[:, None, None], stack, 0.0)
 
 
+def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
+    """Refuses what is no batch of points, on the host: nothing of this can be traced.
+
+    Args:
+      A: f64[n, max_depth, d, d], with zeros from `depth` on.
+      R, Sigma: f64[n, d, d]. Sigma must be symmetric, since half of it would count
+        otherwise.
+      depth: int[n], or one number for all, from 1 to max_depth.
+    Raises:
+      TypeError: A, R or Sigma is no array of NumPy or JAX.
+      ValueError: an argument is not as above, or holds other things than finite real
+        numbers.
+    """
+    for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
+        check_array_type(name, array)
+        real_array(name, array)
+    if A.ndim != 4 or A.shape[2] != A.shape[3]:
+        raise ValueError(f"A must be [n, max_depth, d, d], got shape {A.shape}")
+    count, max_depth, d, _ = A.shape
+    for name, matrices_of_points in {"R": R, "Sigma": Sigma}.items():
+        if matrices_of_points.shape != (count, d, d):
+            raise ValueError(
+                f"{name} must be {count} x {d} x {d}, one matrix for each point of A,"
+                f" got shape {matrices_of_points.shape}; np.broadcast_to({name},"
+                f" {(count, d, d)}) repeats one"
+            )
+    second_moment.check_symmetric(np.asarray(Sigma))
+    depths = np.asarray(depth)
+    is_whole = np.issubdtype(depths.dtype, np.integer)
+    if not is_whole or depths.shape not in ((), (count,)):
+        raise ValueError(
+            f"depth must be a whole number, or {count} of them, got {depth!r}"
+        )
+    if depths.min() < 1 or depths.max() > max_depth:
+        raise ValueError(
+            f"depth must be from 1 to {max_depth}, the layers of A, got {depths.min()}"
+            f" to {depths.max()}"
+        )
+    is_padding = np.arange(max_depth) >= np.broadcast_to(depths, count)[:, None]
+    if np.asarray(A)[is_padding].any():
+        raise ValueError("A must be 0 in all layers from depth on")
+
+
 _evaluate = jax.jit(jax.vmap(squared_gradient_and_excess))
 
 
 def right_over_left(
-    A: Array, R: Array, Sigma: Array, depth: Array, form: str
+    A: Array, R: Array, Sigma: Array, depth: int | Array, form: str
 ) -> np.ndarray:
     """Right-hand side of eq. (2.3) over ``||grad f||_F^2`` at many points: f64[n].
 
     Above 1 the bound fails; where both sides vanish, as at an optimum, it is nan. The
-    arrays are those of `squared_gradient_and_excess`, batched, with |||A||| < 1. Each
-    Sigma must be symmetric, which is not checked. The right-hand side is that of
-    `gradient_lower_bound`. ValueError for arrays of anything but finite real numbers,
-    for sides beyond float64, and for an unknown form.
+    right-hand side is that of `gradient_lower_bound`.
+
+    Args:
+      A: f64[n, max_depth, d, d] with |||A||| < 1, zeros from `depth` on.
+      R: f64[n, d, d].
+      Sigma: f64[n, d, d], symmetric; that it is positive semidefinite is not checked.
+      depth: int[n], or one number for all, from 1 to max_depth.
+      form: one of `FORMS`.
+    Raises:
+      ValueError: an argument is not as above, or holds other things than finite real
+        numbers, or a side is beyond float64.
+      TypeError: an array is not float64.
     """
     bound = bound_of_form(form)
-    for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
-        real_array(name, array)
+    check_points(A, R, Sigma, depth)
+    depth = np.broadcast_to(depth, len(A))
     pending = _evaluate(A, R, Sigma, depth)
     # NumPy computes eigenvalues while XLA evaluates gradients: with two CPU threads
     # and jaxlib 0.10.2, two independent batched LAPACK calls in one program deadlock.
     tau = matrices.spectral_norms(np.asarray(A)).max(axis=1)
-    depth = np.asarray(depth)
+    if not (tau < 1).all():
+        raise ValueError(f"eq. (2.3) needs |||A||| < 1, got {tau.max()}")
     second_moments = np.asarray(Sigma)
     with np.errstate(over="ignore", invalid="ignore"):
         if form == "corrected":

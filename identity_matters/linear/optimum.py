@@ -59,6 +59,14 @@ class LongestStep(NamedTuple):
     psi: float
 
 
+class _Steps(NamedTuple):
+    """Steps of vectors of a plane: their lengths, and q and psi as in `LongestStep`."""
+
+    length: np.ndarray
+    q: np.ndarray
+    psi: np.ndarray
+
+
 class Block(NamedTuple):
     """A plane or a line on which all layers act alike, up to a turn that goes on.
 
@@ -94,15 +102,21 @@ def longest_step_in_plane(theta: float, m: float, g: float, depth: int) -> Longe
       m: P stretches by e^{m+g} and e^{m-g}.
       g: at least 0.
       depth: l.
+    Raises:
+      ValueError: theta or g is out of range.
     """
+    if not (0 <= theta <= math.pi and g >= 0):
+        raise ValueError(
+            f"theta must be from 0 to pi, and g at least 0, got {theta} and {g}"
+        )
 
-    def candidate(u: float | np.ndarray) -> tuple:
-        """The length of a step, q and psi at u."""
+    def steps_at(u: float | np.ndarray) -> _Steps:
+        """The steps at u, f64 of its shape."""
         # In u = arcsin(q / g) the ends are smooth. arctan2 keeps its digits near 0.
         q = g * np.sin(u)
         psi = np.arctan2(_across(q, g), np.cosh(q))
         w = m + q + 1j * (theta + psi)
-        return np.abs(np.expm1(w / depth)), q, psi
+        return _Steps(length=np.abs(np.expm1(w / depth)), q=q, psi=psi)
 
     def slope(u: float) -> float:
         """A positive multiple of the derivative of the step's length: (1) of F15."""
@@ -115,10 +129,11 @@ def longest_step_in_plane(theta: float, m: float, g: float, depth: int) -> Longe
 
     # There may be several maxima, even of equal height.
     grid = np.linspace(-np.pi / 2, np.pi / 2, _GRID_POINTS)
-    lengths, _, _ = candidate(grid)
-    tops = [_top(slope, float(grid[peak])) for peak in _peaks(lengths)]
-    norm, q, psi = max(map(candidate, tops), key=lambda at_top: at_top[0])
-    return LongestStep(norm=float(norm), q=float(q), psi=float(psi))
+    tops = [_top(slope, float(grid[peak])) for peak in _peaks(steps_at(grid).length)]
+    longest = max(map(steps_at, tops), key=lambda step: step.length)
+    return LongestStep(
+        norm=float(longest.length), q=float(longest.q), psi=float(longest.psi)
+    )
 
 
 def _peaks(values: np.ndarray) -> np.ndarray:

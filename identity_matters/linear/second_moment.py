@@ -126,20 +126,21 @@ def check_second_moment(Sigma: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_symmetric(Sigma: np.ndarray) -> None:
-    """ValueError unless Sigma is symmetric up to rounding.
+    """ValueError unless Sigma, f64[..., d, d], is symmetric up to rounding.
 
     Arrays of another shape or dtype, and those with NaN or infinity, pass: other checks
     refuse them.
     """
-    is_square = Sigma.ndim == 2 and Sigma.shape[0] == Sigma.shape[1]
-    if not is_square or Sigma.dtype != np.float64 or (Sigma == Sigma.T).all():
+    is_square = Sigma.ndim >= 2 and Sigma.shape[-1] == Sigma.shape[-2]
+    if not is_square or Sigma.dtype != np.float64 or (Sigma == Sigma.mT).all():
         return
-    rounding = _DROPPED_ROUNDINGS * len(Sigma) * _EPS * np.abs(Sigma).max()
+    size = np.abs(Sigma).max(axis=(-2, -1))
+    rounding = _DROPPED_ROUNDINGS * Sigma.shape[-1] * _EPS * size
     with np.errstate(over="ignore", invalid="ignore"):
-        asymmetry = np.abs(Sigma - Sigma.T).max()
-    if asymmetry > rounding:
+        asymmetry = np.abs(Sigma - Sigma.mT).max(axis=(-2, -1))
+    if (asymmetry > rounding).any():
         raise ValueError(
-            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry}"
+            f"Sigma must be symmetric, but |Sigma - Sigma^T| reaches {asymmetry.max()}"
         )
 
 

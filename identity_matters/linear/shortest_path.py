@@ -25,14 +25,15 @@ _POWER_TERMS = 8
 
 @dataclasses.dataclass(frozen=True)
 class PathSettings:
-    """How hard to look for a short path.
+    """How hard to look for a short path; ValueError for a setting out of range.
 
     Attributes:
-      pieces: of a path, at least 1 (else ValueError); it has one per layer if there are
-        fewer layers.
-      exponents: p, all even; the smoothed norm is minimised for each in turn.
-      iterations: the most steps of L-BFGS for an exponent.
-      starts: only so many starting paths, those of least norm, are shortened.
+      pieces: of a path, at least 1; it has one per layer if there are fewer layers.
+      exponents: p, all even and at least 2; the smoothed norm is minimised for each in
+        turn.
+      iterations: the most steps of L-BFGS for an exponent, at least 1.
+      starts: only so many starting paths, those of least norm, are shortened; 0 or
+        more.
     """
 
     pieces: int = 24
@@ -42,6 +43,13 @@ class PathSettings:
 
     def __post_init__(self):
         check_whole("pieces", self.pieces)
+        check_whole("iterations", self.iterations)
+        check_whole("starts", self.starts, 0)
+        if not isinstance(self.exponents, (tuple, list)):
+            raise ValueError(f"exponents must be a tuple, got {self.exponents!r}")
+        for exponent in self.exponents:
+            if check_whole("exponents", exponent, 2) % 2:
+                raise ValueError(f"exponents must be even, got {exponent}")
 
 
 def shorten(pieces: np.ndarray, depth: int, settings: PathSettings) -> np.ndarray:

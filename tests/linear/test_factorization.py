@@ -317,6 +317,25 @@ def test_refusals_name_the_value(R, depth, method, message):
         factorize(R, depth, method)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-0.5, 8), "gamma must be 0 or more, got -0.5"),
+        ((math.nan, 8), "gamma must be one finite real number, got nan"),
+        ((0.5, -8), "depth must be at least 1, got -8"),
+        ((0.5, 0), "depth must be at least 1, got 0"),
+    ],
+)
+def test_nothing_is_bounded_for_what_is_no_gamma_or_depth(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        polar_bound(*arguments)
+
+
+def test_the_largest_dimension_of_a_search_is_a_count():
+    with pytest.raises(ValueError, match="path_max_dimension must be at least 0"):
+        factorize(np.eye(2), 8, path_max_dimension=-1)
+
+
 # Rounding splits their multiple eigenvalue -1 into a pair beside the negative axis, at
 # which SciPy's logarithm overflows.
 MULTIPLE_NEGATIVE_EIGENVALUES = (

@@ -269,6 +269,33 @@ def test_refused(function, change, message):
         function(**change)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # Outside the ball the power of 1 - tau is positive all the same.
+        ({"A": np.full((2, 3, 1, 1), 1.5)}, r"needs \|\|\|A\|\|\| < 1, got 1.5"),
+        ({"depth": np.array([3, 5])}, "depth must be from 1 to 3"),
+        ({"depth": np.array([3, 2])}, "A must be 0 in all layers from depth on"),
+        ({"depth": np.array([3.0, 3.0])}, "depth must be a whole number, or 2 of them"),
+        ({"R": np.ones((1, 1))}, "R must be 2 x 1 x 1"),
+    ],
+)
+@pytest.mark.parametrize("form", gradient_bound.FORMS)
+def test_points_of_which_the_bound_says_nothing_are_refused(form, change, message):
+    points = {
+        "A": np.full((2, 3, 1, 1), 0.5),
+        "R": np.ones((2, 1, 1)),
+        "Sigma": np.ones((2, 1, 1)),
+        "depth": np.array([3, 3]),
+    }
+    one_depth = gradient_bound.right_over_left(**(points | {"depth": 3}), form=form)
+    np.testing.assert_array_equal(
+        one_depth, gradient_bound.right_over_left(**points, form=form)
+    )
+    with pytest.raises(ValueError, match=message):
+        gradient_bound.right_over_left(**(points | change), form=form)
+
+
 def test_an_unknown_form_is_refused_everywhere():
     one = np.ones((1, 1))
     batch = np.zeros((1, 1, 1, 1))

@@ -369,10 +369,15 @@ def test_nothing_is_promised_for_what_is_no_descent(arguments, message):
         ("risk_tolerance", -1.0),
         ("stall_tolerance", math.nan),
         ("divergence_factor", 1.0),
+        # Not infinite: times a risk of 0 at the start it is no number.
+        ("divergence_factor", math.inf),
+        ("learning_rate", "0.1"),
+        ("learning_rate", True),
+        ("risk_tolerance", None),
     ],
 )
 def test_bad_rules_are_named(setting, value):
-    with pytest.raises(ValueError, match=f"{setting} must be .*, got {value}"):
+    with pytest.raises(ValueError, match=f"{setting} must be .*, got {value!r}"):
         _descend(ONE, TWO, **{setting: value})
 
 

@@ -223,3 +223,11 @@ def test_above_1_nothing_more_is_claimed():
     R = np.diag([-2.0, -0.5])
     assert norm_lower_bound(R, 3) == 1.0
     assert norms(factorize(R, 3, "optimal")).max() > 1
+
+
+@pytest.mark.parametrize(
+    ("theta", "g"), [(-1.0, 0.5), (3.5, 0.5), (1.0, -0.5), (math.nan, 0.5)]
+)
+def test_a_plane_turns_by_an_angle_up_to_pi_and_stretches_one_axis_more(theta, g):
+    with pytest.raises(ValueError, match="theta must be from 0 to pi, and g at least"):
+        optimum.longest_step_in_plane(theta, 0.0, g, 8)

@@ -144,6 +144,23 @@ def test_pieces_far_from_the_identity_are_refused():
         PathSettings(pieces=0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        # All starts but the last one would be shortened.
+        ({"starts": -1}, "starts must be at least 0, got -1"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"exponents": (4, 7)}, "exponents must be even, got 7"),
+        ({"exponents": (0,)}, "exponents must be at least 2, got 0"),
+        ({"exponents": 8}, "exponents must be a tuple, got 8"),
+        ({"exponents": (4.0,)}, "exponents must be a whole number, got 4.0"),
+    ],
+)
+def test_settings_of_no_search_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PathSettings(**settings)
+
+
 def test_a_search_without_a_start_does_not_apply(monkeypatch):
     starts = "identity_matters.linear.factorization.path_starts"
     monkeypatch.setattr(starts, lambda *_: [])

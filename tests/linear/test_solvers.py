@@ -130,3 +130,46 @@ def test_critical_points_inside_are_optimal_for_singular_data_too(key, Sigma):
     # f - C <= ||grad||^2 / (4 l (1-tau)^{2l-2} sigma_+) with 1 - tau > 0.1: below
     # 1e-23.
     assert points["excess"].max() < 1e-22
+
+
+SEARCH = {
+    "A": np.zeros((4, 3, 2, 2)),
+    "R": np.broadcast_to(R, (4, 2, 2)),
+    "Sigma": np.broadcast_to(SIGMA, (4, 2, 2)),
+    "depth": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # A search of a shallower net would count the other layers in the risk alone:
+        # its ends would look like critical points that are not optimal.
+        ({"A": np.full((4, 3, 2, 2), 0.1), "depth": 2}, "A must be 0 in all layers"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"depth": 4}, "depth must be from 1 to 3, the layers of A, got 4"),
+        ({"R": R}, r"R must be 4 x 2 x 2, .* got shape \(2, 2\); np.broadcast_to"),
+        ({"A": np.zeros((3, 2, 2))}, r"A must be \[n, max_depth, d, d\]"),
+        ({"A": np.full((4, 3, 2, 2), np.nan)}, "A must be finite"),
+        (
+            {"Sigma": np.broadcast_to([[1.0, 2.0], [0.0, 1.0]], (4, 2, 2))},
+            r"Sigma must be symmetric, but \|Sigma - Sigma\^T\| reaches 2.0",
+        ),
+    ],
+)
+def test_searches_that_would_be_about_another_net_are_refused(change, message):
+    arguments = SEARCH | change
+    with pytest.raises(ValueError, match=message):
+        critical_points.find_critical_points(
+            **arguments, steps=5, gradient_tolerance=1e-12
+        )
+    with pytest.raises(ValueError, match=message):
+        critical_points.least_gradients(
+            **arguments, tau=np.full(4, 0.5), steps=5, learning_rate=0.1
+        )
+
+
+@pytest.mark.parametrize("tau", [0.5, np.full(4, 1.0), np.zeros(4), np.full(3, 0.5)])
+def test_radii_that_make_no_ball_are_refused(tau):
+    with pytest.raises(ValueError, match="tau must be 4 numbers above 0 and below 1"):
+        critical_points.least_gradients(**SEARCH, tau=tau, steps=5, learning_rate=0.1)
