@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from identity_matters import matrices
 from identity_matters.checks import check_whole, plain_array
 from identity_matters.memorize import (
     adaptive,
@@ -85,6 +86,9 @@ def memorize(
     array([[1., 0.],
            [0., 1.],
            [1., 0.]], dtype=float32)
+    >>> classes, y = np.unique(["cat", "dog", "cat"], return_inverse=True)
+    >>> classes[memorize(x, y).predict(x)].tolist()
+    ['cat', 'dog', 'cat']
     >>> try:
     ...     memorize(x[[0, 1, 0]], np.array([0, 1, 1]))
     ... except ValueError as error:
@@ -180,15 +184,9 @@ def _normal_product(whitening: np.ndarray, A_0: np.ndarray) -> np.ndarray:
     """``whitening @ A_0``, times a power of two if it would leave the normal range."""
     info = np.finfo(A_0.dtype)
     margin = input_map.margin_bits(A_0.dtype)
-    exponent = _largest_exponent(whitening) + _largest_exponent(A_0)
+    exponent = matrices.exponents(whitening) + matrices.exponents(A_0)
     target = np.clip(exponent, info.minexp + margin, info.maxexp - margin)
     return (np.ldexp(whitening, target - exponent) @ A_0).astype(A_0.dtype)
-
-
-def _largest_exponent(array: np.ndarray) -> int:
-    """The least e with all entries below 2^e in size."""
-    _, exponent = np.frexp(np.abs(array).max())
-    return exponent
 
 
 def _project(A_0: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -293,8 +291,10 @@ def apply(
     Raises:
       ValueError: x has the wrong shape, or does not hold real numbers that are finite
         in the network's dtype.
-      TypeError: the network is of float64, but JAX has 64-bit types switched off.
+      TypeError: `network` is not what `run` takes, or of float64, but JAX has 64-bit
+        types switched off.
     """
+    _check_network(network, run)
     check_precision(network)
     _, d = network.input_map.shape
     dtype = network.input_map.dtype
@@ -310,6 +310,24 @@ def apply(
         batch = x[start : start + batch_examples].astype(dtype)
         outputs.append(np.asarray(run(network, batch)))
     return np.concatenate(outputs)
+
+
+def _check_network(network: Any, run: Callable) -> None:
+    """TypeError unless it is a network, and of the kind that `forward` runs if that is.
+
+    The functions that build networks return pairs, of which it is the first part.
+    """
+    kind = type(network)
+    if not hasattr(network, "input_map"):
+        raise TypeError(
+            "network must be the network itself, which is the first part of what"
+            f" `memorize` returns, got a {kind.__name__}"
+        )
+    if run is forward and not isinstance(network, Network):
+        raise TypeError(
+            f"a network of {kind.__module__} is run by the `forward` there: pass it as"
+            f" run, got a {kind.__name__}"
+        )
 
 
 class Verification(NamedTuple):

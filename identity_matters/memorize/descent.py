@@ -9,6 +9,7 @@ import optax
 from numpy.typing import ArrayLike
 
 from identity_matters.memorize import gaussian, network
+from identity_matters.memorize.examples import label_array
 
 
 class Evaluation(TypedDict):
@@ -92,9 +93,11 @@ def train(
       steps_per_evaluation: steps from one evaluation to the next.
     Returns:
       The curve, an entry for each evaluation.
+    Raises:
+      ValueError: y is not one integer for each row of x.
     """
     x = jnp.asarray(x, jnp.float32)
-    y = jnp.asarray(y, jnp.int32)
+    y = jnp.asarray(label_array(y, len(x)), jnp.int32)
     state = start, optax.sgd(learning_rate, momentum).init(start)
     curve: list[Evaluation] = []
     for step in range(steps_per_evaluation, steps + 1, steps_per_evaluation):

@@ -15,6 +15,7 @@ from identity_matters.limits import memory_bytes
 # More classes than this, and than examples,
 # are not inferred: such labels are probably names.
 MOST_INFERRED_CLASSES = 1000
+_NUMBERING = "number the classes 0 ... r - 1, as np.unique(y, return_inverse=True) does"
 
 
 class ConflictingLabelsError(ValueError):
@@ -78,8 +79,13 @@ def check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
 
 def label_array(y: ArrayLike, n: int) -> np.ndarray:
     """y as integer[n]; ValueError for anything else."""
-    y = plain_array("y", y)
-    if y.shape != (n,) or not np.issubdtype(y.dtype, np.integer):
+    try:
+        y = plain_array("y", y)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_NUMBERING}") from None
+    if not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"y must hold integers, got dtype {y.dtype}; {_NUMBERING}")
+    if y.shape != (n,):
         raise ValueError(
             f"y must be {n} integers, one for each row of x, got {y.dtype}{y.shape}"
         )
@@ -91,8 +97,7 @@ def _check_labels(y: np.ndarray, num_classes: int | None) -> int:
     inferred = max(1, int(y.max()) + 1)
     if num_classes is None and inferred > max(MOST_INFERRED_CLASSES, len(y)):
         raise ValueError(
-            f"labels go up to {inferred - 1}: number them 0 ... r - 1, as np.unique(y,"
-            " return_inverse=True)[1] does, or pass num_classes"
+            f"labels go up to {inferred - 1}: {_NUMBERING}, or pass num_classes"
         )
     if num_classes is None:
         num_classes = inferred
@@ -148,15 +153,23 @@ def check_dtype(x: np.ndarray, dtype: DTypeLike | None) -> np.dtype:
     """The network's dtype, see `memorize`; raises ValueError or TypeError."""
     if dtype is None:
         dtype = jnp.result_type(float) if x.dtype == np.float64 else np.float32
-    dtype = np.dtype(dtype)
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise ValueError(f"dtype must be float32 or float64, got {dtype!r}") from None
     if dtype not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
-    if dtype == np.float64 and jnp.result_type(float) != dtype:
-        raise TypeError(
-            'float64 needs jax.config.update("jax_enable_x64", True) first; or pass'
-            ' dtype="float32"'
-        )
+    if dtype == np.float64:
+        check_float64(advice='; or pass dtype="float32"')
     return dtype
+
+
+def check_float64(advice: str = "") -> None:
+    """TypeError, with this advice, unless JAX has its 64-bit types switched on."""
+    if jnp.result_type(float) != np.float64:
+        raise TypeError(
+            'float64 needs jax.config.update("jax_enable_x64", True) first' + advice
+        )
 
 
 def check_precision(network: Any) -> None:

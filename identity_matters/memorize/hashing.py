@@ -46,8 +46,12 @@ LEAST_HASH_CHANCE = 1e-5
 
 
 def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
-    """How many labels fit into one word: the largest S with r^S <= 2^b."""
-    base = max(2, num_classes)
+    """How many labels fit into one word: the largest S with r^S <= 2^b.
+
+    ValueError unless both are positive whole numbers.
+    """
+    base = max(2, check_whole("num_classes", num_classes))
+    word_bits = check_whole("word_bits", word_bits)
     return next(
         count for count in itertools.count() if base ** (count + 1) > 2**word_bits
     )
@@ -56,8 +60,11 @@ def slots(num_classes: int, word_bits: int = EXACT_BITS) -> int:
 def places_per_group(
     num_classes: int, word_bits: int = EXACT_BITS, width: int = LEAST_WIDTH
 ) -> int:
-    """How many labels fit into the k - 5 words of a group; at most 63 are used."""
-    words = width - LEAST_WIDTH + 1
+    """How many labels fit into the k - 5 words of a group; at most 63 are used.
+
+    ValueError as in `slots`, and for k below 6.
+    """
+    words = check_whole("width", width, LEAST_WIDTH) - LEAST_WIDTH + 1
     return min(MOST_PLACES, words * slots(num_classes, word_bits))
 
 
@@ -102,7 +109,13 @@ def largest_group(
       word_bits: b <= 53, the bits of a word.
       width: k >= 6; a group has k - 5 words.
       chance: in (0, 1]; the search tries about 1 / chance constants for each group.
+    Raises:
+      ValueError: an argument is out of range.
     """
+    if not 0 < chance <= 1:
+        raise ValueError(f"chance must be above 0 and at most 1, got {chance}")
+    if check_whole("word_bits", word_bits) > EXACT_BITS:
+        raise ValueError(f"word_bits must be at most {EXACT_BITS}, got {word_bits}")
     available = places_per_group(num_classes, word_bits, width)
     # The chance falls with the number of points.
     return sum(
@@ -122,9 +135,7 @@ def check_group(
     """
     if check_whole("word_bits", word_bits, LEAST_WORD_BITS) > EXACT_BITS:
         raise ValueError(f"word_bits must be at most {EXACT_BITS}, got {word_bits}")
-    available = places_per_group(
-        num_classes, word_bits, check_whole("width", width, LEAST_WIDTH)
-    )
+    available = places_per_group(num_classes, word_bits, width)
     if check_whole("group_points", group_points) > available:
         raise ValueError(
             f"a group holds {available} labels of {num_classes} classes, got"

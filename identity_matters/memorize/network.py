@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
+from identity_matters.checks import check_whole
 from identity_matters.memorize.input_map import project
 
 matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -90,18 +91,27 @@ def forward(network: Network, x: Array) -> jax.Array:
 
 
 def block_parameters(n: int, width: int) -> int:
-    """Parameters of the residual blocks for n points: ceil(n / k) (2 k^2 + k)."""
+    """Parameters of the residual blocks for n points: ceil(n / k) (2 k^2 + k).
+
+    ValueError unless both are positive whole numbers.
+    """
+    n = check_whole("n", n)
+    width = check_whole("width", width)
     return -(-n // width) * (2 * width**2 + width)
 
 
 def network_parameters(n: int, features: int, num_classes: int, width: int) -> int:
-    """All parameters, by formula: k d + l (2 k^2 + k) + k r + r^2 + r.
+    """All parameters, by formula: k d + l (2 k^2 + k) + k r + r^2 + r (E5).
 
-    l = ceil(n / k) is the number of blocks.
+    l = ceil(n / k) is the number of blocks. ValueError unless all arguments are
+    positive whole numbers.
 
     >>> network_parameters(50_000, 3072, 10, 8)  # CIFAR-10, 850,000 of them in blocks
     874766
     """
+    features = check_whole("features", features)
+    num_classes = check_whole("num_classes", num_classes)
+    width = check_whole("width", width)
     output_parameters = width * num_classes + num_classes**2 + num_classes
     return width * features + block_parameters(n, width) + output_parameters
 
@@ -109,7 +119,12 @@ def network_parameters(n: int, features: int, num_classes: int, width: int) -> i
 def counting_lower_bound(n: int, num_classes: int, bits_per_parameter: int) -> float:
     """n log2(r) / bits: no net with fewer parameters can fit all labelings (E10).
 
+    ValueError unless all arguments are positive whole numbers.
+
     >>> round(counting_lower_bound(50_000, 10, 32))
     5191
     """
+    n = check_whole("n", n)
+    num_classes = check_whole("num_classes", num_classes)
+    bits_per_parameter = check_whole("bits_per_parameter", bits_per_parameter)
     return n * math.log2(num_classes) / bits_per_parameter

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from identity_matters.checks import plain_array
+from identity_matters.checks import check_whole, plain_array
 from identity_matters.memorize.examples import largest_entry
 from identity_matters.memorize.plan import Plan, in_blocks
 from identity_matters.memorize.rounding import gamma, round_to
@@ -149,8 +149,13 @@ def sufficient_width(n: int, num_classes: int, rho: float) -> int:
 
     The probability is at least 0.9. rho is the smallest squared distance of inputs of
     norm one, in (0, 4], or inf for one input. Proof, with e <= rho / (2 + rho): P10 of
-    docs/theory/errata.md.
+    docs/theory/errata.md. ValueError unless rho is above 0, and n and the number of
+    classes are positive whole numbers.
     """
+    n = check_whole("n", n)
+    num_classes = check_whole("num_classes", num_classes)
+    if not rho > 0:
+        raise ValueError(f"rho must be above 0, got {rho}")
     e = min(1 / (1 + 2 / rho), 0.45)
     # Squared norms and distances that must keep within 1 +- e of their means.
     events = n * (n + 1) / 2 + n * num_classes + num_classes**2

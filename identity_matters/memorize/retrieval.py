@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.array_types import Array
+from identity_matters.checks import check_whole
 from identity_matters.memorize import peeling
 from identity_matters.memorize.digit_reader import (
     HASH,
@@ -167,12 +168,12 @@ def digits_per_word(num_classes: int) -> int:
     """S, how many labels a word of 53 bits and a sign holds.
 
     S is the largest number for which the extraction is exact: r^S / 2 and (r - 1)
-    r^(S - 1) + 1 are at most 2^53.
+    r^(S - 1) + 1 are at most 2^53. ValueError unless r is a positive whole number.
 
     >>> [digits_per_word(r) for r in (2, 10, 1000)]
     [53, 16, 5]
     """
-    base = max(2, num_classes)
+    base = max(2, check_whole("num_classes", num_classes))
     exact = 2**EXACT_BITS
     digits = 1
     while (base - 1) * base**digits + 1 <= exact and base ** (digits + 1) <= 2 * exact:

@@ -14,7 +14,7 @@ from identity_matters.checks import plain_array
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.construct import BATCH_EXAMPLES, WORKING_COPIES
 from identity_matters.memorize.examples import (
-    check_dtype,
+    check_float64,
     check_memory,
     distinct_examples,
     largest_entry,
@@ -40,7 +40,7 @@ def whole_examples(
       TypeError: JAX has 64-bit types switched off.
     """
     x = plain_array("x", x)
-    check_dtype(x, np.float64)
+    check_float64()
     points, labels, num_classes = distinct_examples(x, y, num_classes, np.float64)
     if points.dtype.kind == "f" and not (points == np.rint(points)).all():
         raise ValueError(

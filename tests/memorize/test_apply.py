@@ -73,13 +73,35 @@ def test_inputs_that_are_no_numbers_of_the_network_have_no_label(float32, bad, r
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [Y[:1], Y[:, None], np.eye(3)[Y], Y[0], Y.astype(float)],
-    ids=["one", "column", "one-hot", "number", "float"],
+    ("bad", "reason"),
+    [
+        (Y[:1], "y must be 6 integers, one for each row of x"),
+        (Y[:, None], "y must be 6 integers, one for each row of x"),
+        (np.eye(3, dtype=int)[Y], "y must be 6 integers, one for each row of x"),
+        (Y[0], "y must be 6 integers, one for each row of x"),
+        (Y.astype(float), "y must hold integers, got dtype float64; number the"),
+        (list("abcabc"), "y must hold numbers, got dtype <U1; number the classes"),
+    ],
+    ids=["one", "column", "one-hot", "number", "float", "names"],
 )
-def test_labels_other_than_one_integer_a_row_are_refused(float32, bad):
-    with pytest.raises(ValueError, match="y must be 6 integers, one for each row of x"):
+def test_labels_other_than_one_integer_a_row_are_refused(float32, bad, reason):
+    with pytest.raises(ValueError, match=reason):
         verify(float32.network, X, bad)
+
+
+def test_what_is_no_network_for_this_forward_pass_is_named(float32):
+    with pytest.raises(
+        TypeError, match=r"network must be the network itself, .* got a"
+    ):
+        verify(float32, X, Y)
+    for name in ("few_numbers", "retrieval"):
+        make, run = NETWORKS[name]
+        network = make()
+        with pytest.raises(
+            TypeError, match=rf"memorize.{name} is run by the `forward`"
+        ):
+            apply(network, X)
+        assert apply(network, X, **run).shape == (6, 3)
 
 
 def test_masked_labels_are_refused(float32):

@@ -15,6 +15,7 @@ from identity_matters.memorize import (
     hashing,
     machine,
     memorize_with_few_numbers,
+    retrieval,
     verify,
 )
 from identity_matters.memorize.certificate import PrecisionError
@@ -355,3 +356,29 @@ def test_random_points_are_drawn_until_they_are_distinct():
     for seed in range(20):
         x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
         assert len(np.unique(x, axis=0)) == 20
+
+
+@pytest.mark.parametrize(
+    "build",
+    [few_numbers.memorize_with_few_numbers, retrieval.memorize_by_retrieval],
+)
+def test_whole_numbers_need_float64_and_no_other_type_is_advised(build):
+    x = np.arange(6)[:, None]
+    with jax.enable_x64(False), pytest.raises(TypeError, match=r"True\) first$"):
+        build(x, np.arange(6) % 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (lambda: hashing.slots(0), "num_classes must be at least 1, got 0"),
+        (lambda: hashing.slots(10, 0), "word_bits must be at least 1, got 0"),
+        (lambda: hashing.places_per_group(10, 53, 2), "width must be at least 6, got"),
+        (lambda: hashing.largest_group(10, 60), "word_bits must be at most 53, got 60"),
+        (lambda: hashing.largest_group(10, chance=0), "chance must be above 0 and at"),
+        (lambda: retrieval.digits_per_word(0), "num_classes must be at least 1, got 0"),
+    ],
+)
+def test_counts_of_no_network_are_refused(count, message):
+    with pytest.raises(ValueError, match=message):
+        count()

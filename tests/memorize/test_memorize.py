@@ -18,7 +18,7 @@ from identity_matters.memorize.network import (
     forward,
     network_parameters,
 )
-from identity_matters.memorize.paper_method import AssumptionError
+from identity_matters.memorize.paper_method import AssumptionError, sufficient_width
 from tests.hostile_networks import ORDERS, run_in_numpy
 from tests.tables import by_name
 
@@ -170,20 +170,28 @@ def test_inputs_that_become_equal_in_float32_count_as_duplicates():
         ),
         ({"x": np.zeros(2)}, r"shape \[n, d\]"),
         ({"y": np.array([0, 5])}, r"0 ... 1, but y\[1\] = 5"),
-        ({"y": np.array([0.0, 1.0])}, r"2 integers.*float64"),
+        (
+            {"y": np.array([0.0, 1.0])},
+            r"y must hold integers, got dtype float64; number the classes 0 ... r - 1",
+        ),
+        (
+            {"y": ["cat", "dog"]},
+            r"got dtype <U3; number the classes 0 .*, as np.unique\(y, return_inverse",
+        ),
         ({"x": np.array([[1j], [2.0]])}, "real numbers, got complex128"),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"width": 1.5}, "width must be a whole number, got 1.5"),
         ({"width": 10**9}, "width 1000000000 for 2 inputs .* GB of"),
         (
             {"y": np.array([0, 20_000]), "num_classes": None},
-            r"up to 20000: number them 0 ... r",
+            r"up to 20000: number the classes 0 ... r - 1, .* or pass num_classes",
         ),
         (
             {"x": np.array([[1e200], [2.0]]), "dtype": "float32"},
             r"1e\+200 overflow float32: .*64",
         ),
         ({"dtype": np.float16}, "float32 or float64, got float16"),
+        ({"dtype": "single precision"}, "float32 or float64, got 'single precision'"),
         (
             {"x": np.ma.array([[1.0], [2.0]], mask=[[0], [1]])},
             "x must be .*, got a MaskedArray",
@@ -443,3 +451,20 @@ def test_counting_lower_bound_by_hand():
     # The 1024 labelings of 10 examples need 10 bits: a third of a float32.
     assert counting_lower_bound(10, 2, 32) == 10 / 32
     assert counting_lower_bound(8, 16, 32) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (lambda: network_parameters(10, 3, 2, 0), "width must be at least 1, got 0"),
+        (lambda: network_parameters(-10, 3, 2, 4), "n must be at least 1, got -10"),
+        (lambda: block_parameters(10.5, 4), "n must be a whole number, got 10.5"),
+        (lambda: counting_lower_bound(10, 0, 32), "num_classes must be at least 1"),
+        (lambda: counting_lower_bound(10, 2, 0), "bits_per_parameter must be at least"),
+        (lambda: sufficient_width(10, 2, -1.0), "rho must be above 0, got -1.0"),
+        (lambda: sufficient_width(0, 2, 1.0), "n must be at least 1, got 0"),
+    ],
+)
+def test_counts_of_no_network_are_refused(count, message):
+    with pytest.raises(ValueError, match=message):
+        count()
