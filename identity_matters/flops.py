@@ -228,8 +228,13 @@ def peak_flops_per_second(device_kind: str, compute_dtype: str) -> float | None:
     """Dense peak of one device, in operations per second; None if unknown.
 
     `device_kind` is that of a `jax.Device`, for example "NVIDIA H200"; `compute_dtype`
-    is "bfloat16" or "float32". V100 and T4 have no bfloat16 units, hence no peak.
+    is "bfloat16" or "float32", else a ValueError. V100 and T4 have no bfloat16 units,
+    hence no peak.
     """
+    if compute_dtype not in ("bfloat16", "float32"):
+        raise ValueError(
+            f"compute_dtype must be 'bfloat16' or 'float32', got {compute_dtype!r}"
+        )
     device = _find(device_kind)
     if device is None:
         return None

@@ -110,16 +110,20 @@ class Preprocessing:
         pad_pixels_per_side: int = 0,
         flip: bool = False,
     ) -> "Preprocessing":
-        """The preprocessing for these training images, u8 or f32[n, ...].
+        """The preprocessing for these training images, u8 or finite f32[n, ...].
 
         Raises ValueError for an unknown name, other images, a negative padding, and a
         constant channel (``mean_std``).
         """
+        images = plain_array("images", images)
         if images.dtype.name not in DTYPES or images.ndim < 2 or not images.size:
             raise ValueError(
                 "images must be uint8 or float32[n, ...], got"
                 f" {images.dtype}{[*images.shape]}"
             )
+        largest = _largest_magnitude(images)
+        if not np.isfinite(largest):
+            raise ValueError("images must be finite, got NaN or infinity")
         constants = find_normalization(normalization).fit(images)
         return cls(
             normalization=normalization,
@@ -130,7 +134,7 @@ class Preprocessing:
             dtype=images.dtype.name,
             pad_pixels_per_side=pad_pixels_per_side,
             flip=flip,
-            largest=_largest_magnitude(images),
+            largest=largest,
         )
 
     def train_input(self, images, keys):

@@ -119,3 +119,9 @@ def test_training_is_three_forward_passes():
 def test_peaks_by_name(device_kind, bfloat16, float32):
     assert flops.peak_flops_per_second(device_kind, "bfloat16") == bfloat16
     assert flops.peak_flops_per_second(device_kind, "float32") == float32
+
+
+@pytest.mark.parametrize("compute_dtype", ["float64", "bf16", jnp.bfloat16])
+def test_a_peak_of_another_type_is_not_that_of_float32(compute_dtype):
+    with pytest.raises(ValueError, match="compute_dtype must be 'bfloat16' or"):
+        flops.peak_flops_per_second("NVIDIA H200", compute_dtype)

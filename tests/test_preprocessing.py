@@ -178,3 +178,17 @@ def test_zca_whitens_the_training_images(monkeypatch):
 def test_unusable_settings_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(_images(2))
+
+
+@pytest.mark.parametrize("normalization", ["none", "per_image", "mean_std", "gcn_zca"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_no_constants_come_from_images_that_are_not_finite(normalization, number):
+    images = _images(8, (2, 2, 3)).astype(np.float32)
+    images[3, 1, 0, 2] = number
+    with pytest.raises(ValueError, match="images must be finite, got NaN or infinity"):
+        Preprocessing.fit(normalization, images)
+
+
+def test_a_list_of_images_is_told_its_dtype():
+    with pytest.raises(ValueError, match=r"uint8 or float32\[n, ...\], got int64\["):
+        Preprocessing.fit("none", _images(2).tolist())

@@ -219,7 +219,12 @@ def test_init_follows_the_key(name):
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((12, 12, 3), "float32"), ((1, 12, 12, 3), "uint8")]
+    ("shape", "dtype"),
+    [
+        ((12, 12, 3), "float32"),
+        ((1, 12, 12, 3), "uint8"),
+        ((0, 12, 12, 3), "float32"),
+    ],
 )
 def test_inputs_are_checked(shape, dtype):
     network = case("resnet")

@@ -2,9 +2,10 @@
 
 import math
 
+import jax
 import pytest
 
-from identity_matters.nets import NETS, make_net, variable_shapes
+from identity_matters.nets import NETS, init_variables, make_net, variable_shapes
 
 TWO_STAGES = {
     "blocks_per_stage": (1, 1),
@@ -81,6 +82,29 @@ def test_settings_out_of_range_and_images_that_do_not_fit_are_named(
     image = settings.pop("image")
     with pytest.raises(ValueError, match=message):
         variable_shapes(make_net(name, **settings), (*image, 1))
+
+
+@pytest.mark.parametrize(
+    ("image_shape", "message"),
+    [
+        (8, r"must be \(h, w, c\), got 8"),
+        ((8, 8), r"must be \(h, w, c\), got \(8, 8\)"),
+        ((8, 8, 0), "must be at least 1, got 0"),
+        ((8.0, 8, 1), "must be a whole number, got 8.0"),
+        (("8", 8, 1), "must be a whole number, got '8'"),
+    ],
+)
+def test_what_is_no_shape_of_an_image_is_named(image_shape, message):
+    net = make_net("mlp", num_classes=2, depth=2, width=3)
+    with pytest.raises(ValueError, match=f"image_shape {message}"):
+        variable_shapes(net, image_shape)
+
+
+def test_several_keys_are_not_one():
+    net = make_net("mlp", num_classes=2, depth=2, width=3)
+    keys = jax.random.split(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"must be one key, got keys of shape \(2,\)"):
+        init_variables(net, keys, (2, 2, 1))
 
 
 @pytest.mark.parametrize(
