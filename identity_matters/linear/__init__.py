@@ -16,6 +16,27 @@ The NumPy functions, such as `factorize`, always compute in float64. The JAX fun
 reject float32; JAX makes float64 arrays only after
 ``jax.config.update("jax_enable_x64", True)``. The exceptions are `sampled`, nets that
 are trained on samples, and `random_points`, which run in float32 on accelerators.
+
+Modules, by what they are about; proofs are in the pages of docs/theory:
+
+* the net: `model`, its map, risk and gradient; `second_moment`, what float64 knows
+  about Sigma.
+* the gradient bound (gradient_bound.md): `gradient_bound`, eq. (2.3) as printed and
+  corrected; `gradient_attacks`, searches for points that violate it; `random_ball` and
+  `random_points`, samplers of such points in float64 and in float32;
+  `critical_points`, searches for these (Theorem 2.2).
+* factorizations (factorization.md, many_layers.md, limits.md): `target`, the conditions
+  on R; `factorization`, all methods; `turn_and_stretch`, `optimum`, `one_pace` and
+  `shortest_path`, the layers of each kind; `path_starts`, `matrix_powers` and
+  `invariant_spaces`, what these need; `random_targets`, samplers of R.
+* bounds for every factorization (lower_bounds.md): `lower_bound`.
+* training (convergence.md): `descent`, gradient descent; `convergence`, certificates
+  that it stays in the ball and converges (`will_converge`); `escape`, the time to leave
+  a saddle.
+* training on samples (sampled.md): `sampled`, minibatch descent; `sampled_bound`, its
+  noise floor and certificates.
+
+Import the names below from here, and everything else from its module.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Lower bounds on |||A||| for every factorization of R (ours, not the paper's).
 
-Proofs: F4 and F10 to F15; docs/theory/factorization.md says where.
+Proofs: F4, F10 to F17 and F20; docs/theory/factorization.md says where.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def norm_lower_bound(
         |||A||| >= |exp(w(x) / l) - 1|,   w(x) = log(|R x| / |x|) + i phi.
 
     Every x gives a bound. We climb from the `ascents` best of many, for R and for R^T:
-    their maximum is the same, but one climb may miss it. With `half_turns`,
+    their maximum is the same (F16), but one climb may miss it. With `half_turns`,
     `half_turn_bound` counts as well if R has negative eigenvalues. F11 to F14 say where
     the larger bound is optimal.
 
@@ -260,7 +260,7 @@ def half_turn_bound(R: np.ndarray, depth: int) -> float:
 
     For every y, ``rho cos alpha >= lambda_min((R + R^T) / 2 + y R^T R) - y rho^2``. Any
     rho and y give a bound; we try many rho between paired neighbours -a < -b among the
-    negative eigenvalues, and y between 1/2a and 1/2b, where the best one lies.
+    negative eigenvalues, and y between 1/2a and 1/2b, where the best one lies (F17).
 
     R is f64[d, d] with det R > 0, and l >= 2; the result is 0 without negative
     eigenvalues. It holds for a matrix within rounding of R: one that has the computed

@@ -1,4 +1,7 @@
-"""Fractional powers of rotations, by the real Schur form (A.1), and principal roots."""
+"""Fractional powers of rotations, as in the paper's appendix A.1, and principal roots.
+
+A rotation is turned into plane rotations by its real Schur form.
+"""
 
 import contextlib
 import functools

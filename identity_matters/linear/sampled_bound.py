@@ -133,6 +133,16 @@ def certify(
 ) -> Certificate | None:
     """The bounds of S5 and S6 in the ball ``|||A||| <= radius / depth``.
 
+    >>> problem = sampled.make_problem(np.diag([1.02, 0.98]), np.eye(2), noise_std=0.1)
+    >>> how = dict(depth=8, learning_rate=1e-3, updates=1000, radius=0.5)
+    >>> certificate = certify(problem, batch_examples=1000, **how)
+    >>> certificate.norm, round(certificate.failure_probability, 3)
+    (0.0625, 0.152)
+    >>> float(certificate.risk(1000).round(6)), round(certificate.start, 6)
+    (9e-06, 0.0008)
+    >>> least_batch(problem, failure_probability=0.1, **how)
+    4025
+
     None where they do not apply: Sigma has eigenvalues that rounding may have made, or
     rho is not below 1. None, too, where a bound is beyond float64.
 
@@ -392,7 +402,7 @@ def least_batch(
 
     if not suffices(_LARGEST_BATCH):
         return None
-    # The bound falls as the batch grows.
+    # The bound falls as the batch grows (S7).
     too_small = 0
     enough = _LARGEST_BATCH
     while enough - too_small > 1:

@@ -107,6 +107,18 @@ def certify(candidate: Blocks, teacher: Blocks, problem: Problem) -> Certificate
     fits into the candidate's net: it may have no more blocks and no wider ones, since
     zero blocks and zero units add nothing.
 
+    >>> from identity_matters.relu.problems import plain_problem
+    >>> def block(*units):
+    ...     u, v, s = np.array(units).T
+    ...     return Blocks(U=u[None, :, None], V=v[None, None], s=s[None])
+    >>> teacher = block((0.5, 0.5, -0.1), (-0.7, 0.7, 0.0))
+    >>> # Without the second unit, which is dead here, the error at -1 stays 0.49.
+    >>> candidate = block((0.5, 0.5, -0.1), (0.1, 0.7, -0.3))
+    >>> sample = plain_problem([[-1.0], [1.0], [2.0]], np.zeros((3, 1)))
+    >>> proof = certify(candidate, teacher, sample)
+    >>> round(proof.risk, 6), round(0.49**2 / 3, 6), round(proof.norm, 3)
+    (0.080033, 0.080033, 0.86)
+
     Args:
       candidate: U f64[l, k, d], V f64[l, d, k], s f64[l, k] or None; a point near the
         minimum.

@@ -65,6 +65,15 @@ def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
     fastest rate. All is computed by NumPy in float64, whatever the settings of JAX, and
     the promise is for the numbers as they are given.
 
+    >>> # Two examples, each with a unit of its own; the labels are 2 % off.
+    >>> start = Blocks(U=0.5 * np.eye(2)[None], V=np.zeros((1, 2, 2)), s=None)
+    >>> identity = np.eye(2)
+    >>> labels = 1.02 * identity
+    >>> sample = Problem(x=identity, y=labels, A=identity, B=identity)
+    >>> promise = certify_training(start, sample)
+    >>> round(promise.rate, 2), round(promise.norm, 3)
+    (0.49, 0.503)
+
     Args:
       blocks: one block: U f64[1, k, d], V f64[1, d, k], s f64[1, k] or None.
       problem: x f64[n, d_in], y f64[n, d_out], A f64[d, d_in], B f64[d_out, d].
