@@ -13,8 +13,15 @@ def orthogonal(
     rows: int,
     columns: int | None = None,
 ) -> np.ndarray:
-    """Random matrices with orthonormal columns: f64[*shape, rows, columns or rows]."""
-    q, r = np.linalg.qr(rng.standard_normal((*shape, rows, columns or rows)))
+    """Random matrices with orthonormal columns: f64[*shape, rows, columns].
+
+    They are square if `columns` is None. ValueError for more columns than rows.
+    """
+    if columns is None:
+        columns = rows
+    if columns > rows:
+        raise ValueError(f"{rows} rows have no {columns} orthonormal columns")
+    q, r = np.linalg.qr(rng.standard_normal((*shape, rows, columns)))
     # The signs of R's diagonal make QR unique and Q uniform.
     return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
 

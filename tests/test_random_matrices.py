@@ -223,3 +223,10 @@ def test_negative_eigenvalues_have_their_multiplicity_in_any_basis(
 def test_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(np.random.default_rng(0), *arguments)
+
+
+def test_no_more_columns_than_rows_are_orthonormal():
+    rng = np.random.default_rng(0)
+    assert random_matrices.orthogonal(rng, (4,), 3, 2).shape == (4, 3, 2)
+    with pytest.raises(ValueError, match="2 rows have no 3 orthonormal columns"):
+        random_matrices.orthogonal(rng, (), 2, 3)

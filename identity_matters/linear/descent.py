@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters import limits
 from identity_matters.array_types import Array
 from identity_matters.checks import (
     check_array_type,
@@ -30,6 +31,8 @@ _CONVERGED = STOPPED.index("risk below tolerance")
 _STALLED = STOPPED.index("stalled")
 _DIVERGED = STOPPED.index("diverged")
 _MAX_UPDATES = STOPPED.index("max updates")
+# Of a point of `Curves`: an int32, three float64 and a bool.
+_RECORD_BYTES = 4 + 3 * 8 + 1
 # Updates and records are counted in int32. The largest number is that of the update at
 # which the next record is due, which is below max_updates + record_every.
 _MOST_COUNTED = 2**30
@@ -67,7 +70,8 @@ class Rules:
         its first value by this factor.
       stall_tolerance: it stops as stalled if an update promises a relative decrease,
         ``eta ||grad f||_F^2 / (f - C)``, of at most this.
-      record_every: every so many updates a point is recorded, and the last one.
+      record_every: every so many updates a point is recorded, and the last one; there
+        is room for max_updates / record_every of them from the start.
     """
 
     learning_rate: float
@@ -186,7 +190,8 @@ def gradient_descent(
       R, Sigma, input_map, output_map: as in `model.excess_risk_and_gradient`.
       rules: the step size, and when to stop.
     Raises:
-      ValueError, TypeError: as there; numbers that are not finite are a ValueError.
+      ValueError, TypeError: as there; numbers that are not finite are a ValueError, and
+        so are more records than fit into memory.
     """
     arrays = {
         "A": A,
@@ -201,6 +206,14 @@ def gradient_descent(
             real_array(name, array)
     second_moment.check_symmetric(np.asarray(Sigma))
     most_records = math.ceil(rules.max_updates / rules.record_every) + 1
+    # The curves have room for all of them, however soon the run stops.
+    record_gb = most_records * _RECORD_BYTES / 1e9
+    available_gb = limits.memory_bytes() / 1e9
+    if record_gb > available_gb:
+        raise ValueError(
+            f"{most_records} records take {record_gb:.3g} GB of the"
+            f" {available_gb:.3g} GB that this process may use: set record_every"
+        )
     problem = _Problem(
         R=jnp.asarray(R),
         Sigma=jnp.asarray(Sigma),

@@ -84,7 +84,10 @@ def check_array(
     if dtype == jnp.float64:
         return
     if jnp.result_type(float) == jnp.float64:
-        raise TypeError(f"{name} must be float64, is {dtype}")
+        raise TypeError(
+            f"{name} must be float64, is {dtype}; convert it, as by"
+            f" {name}.astype(np.float64)"
+        )
     raise TypeError(
         f"{name} must be float64, and JAX would make it {dtype}: call"
         ' jax.config.update("jax_enable_x64", True) at the start of the program'

@@ -196,7 +196,8 @@ def layers_of_path(pieces: np.ndarray, depth: int) -> np.ndarray:
 def _logarithms(pieces: np.ndarray) -> np.ndarray:
     """``log M = 2 artanh C = 2 (C + C^3/3 + ...)``, C = (M - I) (M + I)^{-1}.
 
-    Raises NotApplicableError if an M is too far from I.
+    Unlike `scipy.linalg.logm` it takes all pieces at once, and keeps the digits of
+    M - I. Raises NotApplicableError if an M is too far from I.
     """
     identity = np.eye(pieces.shape[-1])
     # C has the eigenvalues (mu - 1) / (mu + 1). At 0.9 the series still ends within

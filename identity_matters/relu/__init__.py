@@ -1,7 +1,8 @@
 """Residual nets with one ReLU a block and small norm (open question of section 5).
 
-docs/theory/relu.md has all statements and proofs for ``h + V ReLU(U h + s)``. Symbols,
-in float64:
+docs/theory/relu.md has all statements and proofs for ``h + V ReLU(U h + s)``. Its JAX
+functions do not refuse float32, but searches and comparisons need float64: call
+``jax.config.update("jax_enable_x64", True)`` first. Symbols:
 
 * ``U, V, s``: input weights, output weights and biases of l blocks of width k, see
   `model.Blocks`

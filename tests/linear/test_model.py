@@ -126,7 +126,10 @@ def test_a_gradient_takes_three_products_per_layer(depth):
             r"input_map must be 3 x any .* got shape \(2, 3\)",
         ),
         ({"output_map": np.zeros((5, 3))}, r"R must be 5 x 3 .* got shape \(3, 3\)"),
-        ({"A": np.zeros((2, 3, 3), np.float32)}, "A must be float64, is float32"),
+        (
+            {"A": np.zeros((2, 3, 3), np.float32)},
+            r"A must be float64, is float32; convert it, as by A.astype\(np.float64\)",
+        ),
         (
             {"A": np.zeros((2, 3, 3), int)},
             r"A must be float64, got dtype int64; convert",
@@ -379,6 +382,14 @@ def test_nothing_is_promised_for_what_is_no_descent(arguments, message):
 def test_bad_rules_are_named(setting, value):
     with pytest.raises(ValueError, match=f"{setting} must be .*, got {value!r}"):
         _descend(ONE, TWO, **{setting: value})
+
+
+def test_records_beyond_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(descent.limits, "memory_bytes", lambda: 1e9)
+    how = {"max_updates": 10**8, "learning_rate": 0.1, "risk_tolerance": 1e-6}
+    with pytest.raises(ValueError, match=r"2.9 GB of the 1 GB .*: set record_every"):
+        _descend(ONE, TWO, **how)
+    assert _descend(ONE, TWO, record_every=10**6, **how).converged
 
 
 @pytest.mark.slow
