@@ -23,6 +23,8 @@ from identity_matters.checks import (
 from identity_matters.linear import sampled, second_moment
 
 _EPS = sys.float_info.epsilon
+# So many updates are added up one by one, and later ones in spans.
+_SINGLE_UPDATES = 2**16
 # `least_batch` does not look beyond this.
 _LARGEST_BATCH = 2**40
 
@@ -71,15 +73,10 @@ def noise_floor(
     batch_examples = check_whole("batch_examples", batch_examples)
     learning_rate = positive_number("learning_rate", learning_rate)
     noise_std = non_negative_number("noise_std", noise_std)
-    # The shares of the layers after and before layer i.
-    share_after = (depth - np.arange(1, depth + 1)) / depth
-    share_before = np.arange(depth) / depth
-    # How fast entry (a, b) of E moves: the sum over layers of |L_i|^2 |N_i|^2.
-    squared_L = np.exp(2 * np.log(r)[:, None] * share_after)
-    squared_N = np.exp(2 * np.log(r)[:, None] * share_before)
-    speed = squared_L @ squared_N.T
-    step = learning_rate * speed * sigma
-    remaining = 1 - step * (1 + 1 / batch_examples)
+    # A speed or step beyond float64 is too large for a stationary second moment.
+    with np.errstate(over="ignore", invalid="ignore"):
+        step = learning_rate * _speeds(r, depth) * sigma
+        remaining = 1 - step * (1 + 1 / batch_examples)
     if not remaining.min() > 0:
         return math.inf
     h = np.sum(step / batch_examples / remaining, axis=1)
@@ -87,6 +84,24 @@ def noise_floor(
         return math.inf
     # Python's floats end in infinity, and without a warning.
     return float(np.sum(h / (1 - h))) * noise_std * noise_std
+
+
+def _speeds(r: np.ndarray, depth: int) -> np.ndarray:
+    """kappa of S1, f64[d, d]: how fast each entry of E moves, with r, f64[d].
+
+    ``kappa_ab = sum_i r_a^{2(l-i)/l} r_b^{2(i-1)/l}``, i from 1 to l, is a geometric
+    series. Its terms fall from the power of the larger of both by ``(less /
+    larger)^{2/l}`` from layer to layer.
+    """
+    logarithm = np.log(r)
+    larger = np.maximum.outer(logarithm, logarithm)
+    less = np.minimum.outer(logarithm, logarithm)
+    # The logarithm of all the factors together, at most 0.
+    fall = 2 * (less - larger)
+    is_constant = fall == 0
+    per_layer = np.where(is_constant, -1.0, fall / depth)
+    series = np.where(is_constant, depth, np.expm1(fall) / np.expm1(per_layer))
+    return np.exp(2 * larger * ((depth - 1) / depth)) * series
 
 
 class Certificate(NamedTuple):
@@ -178,7 +193,7 @@ def certify(
     if contraction is None:
         return None
     gap, floor = contraction
-    risks = _risk(np.arange(updates), start=bounds.start, gap=gap, floor=floor)
+    risks = _risks_of_spans(updates, start=bounds.start, gap=gap, floor=floor)
     return Certificate(
         norm=norm,
         failure_probability=_failure_probability(bounds, descent, risks),
@@ -251,7 +266,7 @@ def _contraction(
 
 
 def _failure_probability(
-    bounds: "_ProblemBounds", descent: _Descent, risks: np.ndarray
+    bounds: "_ProblemBounds", descent: _Descent, risks: "_SpanRisks"
 ) -> float:
     """``(l (X + Y) / b)^2`` of S6, a bound of the chance to leave the ball.
 
@@ -265,21 +280,24 @@ def _failure_probability(
     Args:
       bounds: of the problem.
       descent: the descent.
-      risks: z_k, f64[updates], bounds of the risk before each update (S5).
+      risks: bounds of z_k, the risk before each update (S5).
     """
-    sum_of_risks = _sum_rounded_up(risks)
+    sum_of_risks = _sum_rounded_up(risks.updates * risks.largest)
     if math.isinf(sum_of_risks):
         return math.inf
     trace_and_largest = Fraction(bounds.trace) + Fraction(bounds.largest)
     # The sum of v_k, which bounds the variances of the batches (S2).
     variance = _rounded_up(
-        (trace_and_largest * Fraction(sum_of_risks) + len(risks) * descent.label_noise)
+        (
+            trace_and_largest * Fraction(sum_of_risks)
+            + int(risks.updates.sum()) * descent.label_noise
+        )
         / descent.batch_examples
     )
     if math.isinf(variance):
         return math.inf
     moved = descent.learning_rate * descent.stretch
-    sum_of_roots = Fraction(_sum_rounded_up(np.sqrt(risks)))
+    sum_of_roots = Fraction(_sum_rounded_up(risks.updates * np.sqrt(risks.largest)))
     drift = 2 * moved * _root_rounded_up(bounds.largest) * sum_of_roots
     spread = 4 * moved * (1 + 2 * descent.radius) * _root_rounded_up(variance)
     return _rounded_up(((drift + spread) * descent.depth / descent.radius) ** 2)
@@ -301,7 +319,7 @@ def _root_rounded_up(square: float) -> Fraction:
 
 
 def _sum_rounded_up(values: np.ndarray) -> float:
-    """At least the sum of numbers of at least 0 that may be off by a rounding each."""
+    """At least the sum of numbers of at least 0 that may be off by two roundings."""
     with np.errstate(over="ignore"):
         total = np.sum(values)
     return float(total) * (1 + (len(values) + 4) * _EPS)
@@ -368,6 +386,41 @@ def _risk(updates: ArrayLike, *, start: float, gap: float, floor: float) -> np.n
     # Either product may underflow; 0 is exact where there is neither start nor floor.
     lost = sys.float_info.min if start or floor else 0.0
     return risk * (1 + 16 * _EPS) + lost
+
+
+class _SpanRisks(NamedTuple):
+    """Bounds of the risk over spans of updates that follow one another.
+
+    Attributes:
+      updates: i64[spans], how many each span has.
+      largest: f64[spans], at least z_k, the risk before any update of the span (S5).
+    """
+
+    updates: np.ndarray
+    largest: np.ndarray
+
+
+def _risks_of_spans(
+    updates: int, *, start: float, gap: float, floor: float
+) -> _SpanRisks:
+    """The risks before so many updates: one by one, then in spans that grow with k.
+
+    A span has at most k / `_SINGLE_UPDATES` updates, where k is its first. As z_k moves
+    one way, from the start towards the floor, it is largest at an end of the span, and
+    its sum or that of its roots is exceeded by less than one part in `_SINGLE_UPDATES`.
+    """
+    firsts = [np.arange(min(updates, _SINGLE_UPDATES))]
+    doublings = 0
+    while _SINGLE_UPDATES << doublings < updates:
+        within = np.arange(_SINGLE_UPDATES, 2 * _SINGLE_UPDATES) << doublings
+        firsts.append(within[within < updates])
+        doublings += 1
+    first = np.concatenate(firsts)
+    after_last = np.append(first[1:], updates)
+    at_ends = _risk(
+        np.stack([first, after_last - 1]), start=start, gap=gap, floor=floor
+    )
+    return _SpanRisks(updates=after_last - first, largest=at_ends.max(axis=0))
 
 
 def least_batch(

@@ -56,87 +56,6 @@ def gradients(A, E_Sigma):
     return np.stack([2 * L.T @ E_Sigma @ N.T for L, N in products(A)], axis=-3)
 
 
-# S1
-
-
-def test_the_linear_model_is_stationary_at_the_floor():
-    """The recursion of second moments of all entries, until nothing changes."""
-    r = np.array([0.7, 1.0, 1.5])
-    sigma = np.array([0.5, 1.0, 1.4])
-    depth = 3
-    B = 2
-    nu = 0.7
-    eta = 0.03
-    speed = np.zeros((3, 3))
-    for i in range(1, depth + 1):
-        above = r ** (2 * (depth - i) / depth)
-        below = r ** (2 * (i - 1) / depth)
-        speed += np.outer(above, below)
-    e = np.zeros((3, 3))
-    for _ in range(5000):
-        squared = e * sigma**2 * (1 + 1 / B) + sigma / B * (
-            (e @ sigma)[:, None] + nu**2
-        )
-        e = e - 4 * eta * speed * sigma * e + 4 * (eta * speed) ** 2 * squared
-    descent = {
-        "depth": depth,
-        "learning_rate": eta,
-        "batch_examples": B,
-        "noise_std": nu,
-    }
-    floor = sampled_bound.noise_floor(r, sigma, **descent)
-    assert floor == pytest.approx(np.sum(e @ sigma), rel=1e-12)
-    # Small steps: eta l d nu^2 tr Sigma / B for R = I.
-    descent |= {"learning_rate": 1e-6}
-    floor = sampled_bound.noise_floor(np.ones(3), sigma, **descent)
-    assert floor == pytest.approx(1e-6 * depth * 3 * nu**2 * sigma.sum() / B, rel=1e-4)
-    assert (
-        sampled_bound.noise_floor(r, sigma, **descent | {"learning_rate": 1.0})
-        == math.inf
-    )
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"learning_rate": -0.1},
-            "learning_rate must be above 0, got -0.1",
-        ),
-        ({"learning_rate": math.nan}, "learning_rate must be one finite real number"),
-        ({"batch_examples": -2}, "batch_examples must be at least 1, got -2"),
-        ({"batch_examples": 0}, "batch_examples must be at least 1, got 0"),
-        ({"depth": 0}, "depth must be at least 1, got 0"),
-        ({"depth": 2.5}, "depth must be a whole number, got 2.5"),
-        ({"noise_std": math.nan}, "noise_std must be one finite real number"),
-        ({"noise_std": -1.0}, "noise_std must be 0 or more, got -1.0"),
-    ],
-)
-def test_what_has_no_noise_floor(changed, message):
-    descent = {"depth": 1, "learning_rate": 0.1, "batch_examples": 2, "noise_std": 1.0}
-    with pytest.raises(ValueError, match=message):
-        sampled_bound.noise_floor([1.0], [1.0], **descent | changed)
-
-
-def test_many_runs_reach_the_floor():
-    """200 runs of the real, nonlinear descent, R far from the identity."""
-    rng = np.random.default_rng(0)
-    r = np.array([0.6, 1.0, 1.8])
-    sigma = np.array([0.8, 1.0, 1.2])
-    basis = random_matrices.rotation(rng, 3)
-    R = (basis * r) @ basis.T
-    Sigma = (basis * sigma) @ basis.T
-    descent = {"depth": 4, "learning_rate": 0.02 / 4, "batch_examples": 8}
-    problem = sampled.make_problem(R, Sigma, 0.1)
-    runs = sampled.descend(rng, problem, **descent, updates=400, runs=200)
-    measured = runs.excess_risk[:, 250:].mean()
-    floor = sampled_bound.noise_floor(r, sigma, **descent, noise_std=0.1)
-    assert measured == pytest.approx(floor, rel=0.03)
-    # Without the factors of the target it would be off by more.
-    plain = sampled_bound.noise_floor(np.ones(3), sigma, **descent, noise_std=0.1)
-    assert abs(plain / measured - 1) > 0.05
-
-
 # S2 and S3
 
 
@@ -394,6 +313,49 @@ def test_the_bound_of_leaving_is_on_the_safe_side_of_50_digits():
             exact = ((drift + spread) / Decimal(b)) ** 2
             bound = Decimal(certificate.failure_probability)
             assert exact <= bound <= exact * (1 + Decimal("1e-13"))
+
+
+def test_the_bound_of_leaving_in_as_many_updates_as_there_can_be():
+    """Without noise the roots of z_k are a geometric series; at R = I, z_k is below F.
+
+    One dimension, one layer, Sigma = 1.
+    """
+    eta = 0.01
+    b = 0.3
+    descent = {"learning_rate": eta, "batch_examples": 10, "radius": b}
+    for updates in (2**62, 10**7):
+        problem = sampled.make_problem([[0.99]], [[1.0]], 0.0)
+        gap, _ = exact_gap_and_floor([0.99], [1.0], 0.0, **descent)
+        root_of_decay = math.sqrt(1 - gap)
+        drift = 2 * eta * math.exp(b) * 0.01 / (1 - root_of_decay)
+        sum_of_risks = 1e-4 / float(gap)
+        spread = 4 * eta * math.exp(b) * (1 + 2 * b) * math.sqrt(2 * sum_of_risks / 10)
+        exact = ((drift + spread) / b) ** 2
+        certificate = sampled_bound.certify(
+            problem, **descent, depth=1, updates=updates
+        )
+        assert exact < certificate.failure_probability < exact * (1 + 1e-4)
+        problem = sampled.make_problem([[1.0]], [[1.0]], 1e-9)
+        _, floor = exact_gap_and_floor([1.0], [1.0], 1e-9, **descent)
+        drift = 2 * eta * math.exp(b) * updates * math.sqrt(floor)
+        variance = updates * (2 * float(floor) + 1e-18) / 10
+        spread = 4 * eta * math.exp(b) * (1 + 2 * b) * math.sqrt(variance)
+        limit = ((drift + spread) / b) ** 2
+        certificate = sampled_bound.certify(
+            problem, **descent, depth=1, updates=updates
+        )
+        assert certificate.failure_probability == pytest.approx(limit, rel=1e-3)
+
+
+@pytest.mark.parametrize("start", [0.0, 1e-3, 1e-2])
+def test_spans_of_updates_cost_little_and_are_on_the_safe_side(start, monkeypatch):
+    problem = near_identity(np.random.default_rng(10), start=start, noise_std=0.02)
+    descent = {**DESCENT, "updates": 5000, "radius": 0.1}
+    one_by_one = sampled_bound.certify(problem, **descent).failure_probability
+    monkeypatch.setattr(sampled_bound, "_SINGLE_UPDATES", 64)
+    in_spans = sampled_bound.certify(problem, **descent).failure_probability
+    # Less than one part in 64, and the probability is a square.
+    assert one_by_one < in_spans < one_by_one * (1 + 2 / 64)
 
 
 def test_neighbouring_layers_have_nearly_the_same_noise():
