@@ -230,3 +230,11 @@ def test_no_more_columns_than_rows_are_orthonormal():
     assert random_matrices.orthogonal(rng, (4,), 3, 2).shape == (4, 3, 2)
     with pytest.raises(ValueError, match="2 rows have no 3 orthonormal columns"):
         random_matrices.orthogonal(rng, (), 2, 3)
+
+
+@pytest.mark.parametrize(("depths", "max_tau"), [((0, 2), 0.5), ((1, 2), 1.5)])
+def test_there_are_no_points_outside_the_ball_or_without_layers(depths, max_tau):
+    rng = np.random.default_rng(0)
+    data = {"scale_log10": (-1.0, 1.0), "max_condition_log10": 1.0}
+    with pytest.raises(ValueError, match="depths must be from 1, and 0 < max_tau < 1"):
+        random_ball.points(rng, "uniform", 3, 2, depths, max_tau, **data)

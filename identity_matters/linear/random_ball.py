@@ -143,8 +143,13 @@ def points(
 
     Half of the tau, on average, are uniform on (0, max_tau); the others, with uniform
     log(1 - tau), lie nearer to the wall at 1. Keyword arguments are those of
-    `second_moments`. Raises what it and `layers` raise.
+    `second_moments`. Raises what it and `layers` raise, and ValueError for depths below
+    1 and unless ``0 < max_tau < 1``.
     """
+    if depths[0] < 1 or not 0 < max_tau < 1:
+        raise ValueError(
+            f"depths must be from 1, and 0 < max_tau < 1, got {depths} and {max_tau}"
+        )
     uniform = rng.uniform(0, max_tau, count)
     near_wall = 1 - (1 - max_tau) ** rng.random(count)
     # A uniform draw may be 0, but the radius must be positive.

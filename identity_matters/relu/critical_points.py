@@ -115,5 +115,5 @@ def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
 
     The m nets have one problem.
     """
-    _, _, pre = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
-    return (pre < 0).all(axis=(1, 2, 3))
+    passed = jax.vmap(model.forward, in_axes=(0, None))(blocks, problem)
+    return (passed.pre_activations < 0).all(axis=(1, 2, 3))

@@ -14,6 +14,7 @@ Singular values and rho_m are lowered by what rounding may have added, to no les
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +26,29 @@ from identity_matters.relu.model import Blocks, Problem
 OBJECTIVES = ("ratio", "slack")  # of `search`
 
 
+class Sides(NamedTuple):
+    """Both sides of the bound above, and f; f64[] each.
+
+    Attributes:
+      right: c f.
+      left: ``||grad f||^2``.
+      risk: f.
+    """
+
+    right: jax.Array
+    left: jax.Array
+    risk: jax.Array
+
+
 @jax.jit
-def bound_and_squared_gradient(
-    blocks: Blocks, problem: Problem
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(right, left, f)``: both sides of the bound above, and f; f64[] each."""
+def bound_and_squared_gradient(blocks: Blocks, problem: Problem) -> Sides:
+    """The sides of the bound above; ValueError for shapes that do not fit together."""
     value, gradient = model.risk_and_gradient(blocks, problem)
-    return coefficient(blocks, problem) * value, model.squared_norm(gradient), value
+    return Sides(
+        right=coefficient(blocks, problem) * value,
+        left=model.squared_norm(gradient),
+        risk=value,
+    )
 
 
 @jax.jit
@@ -47,7 +64,7 @@ def _relative_error(blocks: Blocks, problem: Problem) -> float:
 
 def _coefficient(blocks: Blocks, problem: Problem, error: float) -> jax.Array:
     """`coefficient`, lowered by the relative rounding error `error`; f64[]."""
-    _, _, pre = model.forward(blocks, problem)
+    pre = model.forward(blocks, problem).pre_activations
     count, width = pre.shape[1:]
     if width < count:
         return jnp.zeros(())
@@ -95,7 +112,7 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
     """
 
     def risk(added):
-        predictions, _, _ = model.forward(blocks, problem, added)
+        predictions = model.forward(blocks, problem, added).predictions
         model.check_shape_of_y(problem, predictions.shape)
         return jnp.sum((predictions - problem.y) ** 2) / len(problem.x)
 
@@ -113,11 +130,12 @@ def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     It does if V = 0, all blocks are equal and at least n wide, and B is orthogonal up
     to a factor.
     """
-    predictions, _, pre = model.forward(blocks, problem)
-    vectors, _, _ = jnp.linalg.svd(jax.nn.relu(pre[0]), full_matrices=False)
+    passed = model.forward(blocks, problem)
+    features = jax.nn.relu(passed.pre_activations[0])
+    vectors, _, _ = jnp.linalg.svd(features, full_matrices=False)
     errors = size * jnp.sqrt(len(vectors)) * vectors[:, -1]
     # In output 0; any other would do.
-    return problem._replace(y=predictions.at[:, 0].add(errors))
+    return problem._replace(y=passed.predictions.at[:, 0].add(errors))
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "objective"))

@@ -38,6 +38,20 @@ class Problem(NamedTuple):
     B: Array
 
 
+class ForwardPass(NamedTuple):
+    """What a net computes on a sample.
+
+    Attributes:
+      predictions: yhat, f64[n, d_out].
+      inputs: h of all blocks, f64[l, n, d].
+      pre_activations: ``U h + s`` of all blocks, f64[l, n, k].
+    """
+
+    predictions: jax.Array
+    inputs: jax.Array
+    pre_activations: jax.Array
+
+
 def checked_blocks(name: str, blocks: Blocks) -> Blocks:
     """`blocks` as finite floats; ValueError unless their shapes fit together."""
     U = checks.real_array(f"U of the {name}", blocks.U, axes=3)
@@ -105,10 +119,9 @@ def check_shape_of_y(problem: Problem, needed: tuple[int, ...]) -> None:
 @jax.jit
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> ForwardPass:
     """Predictions, and the inputs and pre-activations of all blocks.
 
-    Returns (yhat f64[n, d_out], inputs f64[l, n, d], pre-activations f64[l, n, k]).
     `added`, f64[l, n, d] or None, is added to the output of each block. ValueError
     unless the shapes of the weights and of the problem fit together.
     """
@@ -125,7 +138,11 @@ def forward(
         h = h + jax.nn.relu(pre) @ blocks.V[j].T
         if added is not None:
             h = h + added[j]
-    return h @ problem.B.T, jnp.stack(inputs), jnp.stack(pre_activations)
+    return ForwardPass(
+        predictions=h @ problem.B.T,
+        inputs=jnp.stack(inputs),
+        pre_activations=jnp.stack(pre_activations),
+    )
 
 
 def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
@@ -133,7 +150,7 @@ def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
 
     ValueError for shapes that do not fit together.
     """
-    predictions, _, _ = forward(blocks, problem)
+    predictions = forward(blocks, problem).predictions
     check_shape_of_y(problem, predictions.shape)
     return (predictions - problem.y) / np.sqrt(problem.x.shape[0])
 

@@ -99,8 +99,8 @@ def _draw(
         bias=setting.bias,
     )
     without_y = Problem(x=x, y=np.zeros_like(x), A=A, B=B)
-    outputs, _, _ = jax.vmap(model.forward)(teacher, without_y)
-    return without_y._replace(y=np.asarray(outputs)), teacher
+    passed = jax.vmap(model.forward)(teacher, without_y)
+    return without_y._replace(y=np.asarray(passed.predictions)), teacher
 
 
 def _members(tree: Any, is_kept: np.ndarray) -> Any:
