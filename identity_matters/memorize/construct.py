@@ -30,6 +30,7 @@ from identity_matters.memorize.examples import (
     label_array,
     largest_entry,
     random_generator,
+    shape_and_advice,
 )
 from identity_matters.memorize.network import Network, forward, network_parameters
 from identity_matters.memorize.plan import Plan, Solution, in_blocks
@@ -302,7 +303,8 @@ def apply(
     batch_examples = check_whole("batch_examples", batch_examples)
     if x.ndim != 2 or x.shape[1] != d or not len(x):
         raise ValueError(
-            f"x must have shape [n, {d}] for this network, n > 0, got {x.shape}"
+            f"x must have shape [n, {d}] for this network, n > 0, got"
+            f" {shape_and_advice(x)}"
         )
     check_inputs(x, dtype)
     outputs = []

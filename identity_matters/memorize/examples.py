@@ -64,7 +64,8 @@ def check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
         raise ValueError(f"x must hold real numbers, got {x.dtype}")
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(
-            f"x must have shape [n, d] with n and d at least 1, got {x.shape}"
+            "x must have shape [n, d] with n and d at least 1, got"
+            f" {shape_and_advice(x)}"
         )
     largest = largest_entry(x)
     if not np.isfinite(largest):
@@ -75,6 +76,15 @@ def check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
             f"entries of x up to {largest:.3g} overflow {dtype}: scale them down, or"
             " use float64"
         )
+
+
+def shape_and_advice(x: np.ndarray) -> str:
+    """The shape of x for a message, and how one example or images become rows."""
+    if x.ndim == 1:
+        return f"{x.shape}; x[None] is one row"
+    if x.ndim > 2:
+        return f"{x.shape}; x.reshape(len(x), -1) has a row for each x[i]"
+    return f"{x.shape}"
 
 
 def label_array(y: ArrayLike, n: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters.checks import check_whole, plain_array
-from identity_matters.memorize.examples import largest_entry
+from identity_matters.memorize.examples import largest_entry, shape_and_advice
 from identity_matters.memorize.plan import Plan, in_blocks
 from identity_matters.memorize.rounding import gamma, round_to
 
@@ -228,7 +228,8 @@ def _checked_rows(x: ArrayLike) -> np.ndarray:
         raise ValueError(f"x must hold real numbers, got dtype {x.dtype}")
     if x.ndim != 2 or not x.size:
         raise ValueError(
-            f"x must have shape [n, d] with n and d at least 1, got {x.shape}"
+            "x must have shape [n, d] with n and d at least 1, got"
+            f" {shape_and_advice(x)}"
         )
     largest = largest_entry(x)
     if not largest <= _LARGEST_ENTRY:  # NaN is not

@@ -7,6 +7,7 @@ import pytest
 from identity_matters.memorize import few_numbers, retrieval
 from identity_matters.memorize.construct import Memorized, apply, memorize, verify
 from identity_matters.memorize.network import Network
+from identity_matters.memorize.paper_method import separation
 
 X = np.arange(12.0).reshape(6, 2) ** 2
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -108,3 +109,13 @@ def test_masked_labels_are_refused(float32):
     masked = np.ma.array(Y, mask=Y == 1)
     with pytest.raises(ValueError, match="y must be a plain array of numbers"):
         verify(float32.network, X, masked)
+
+
+def test_images_and_single_examples_are_told_how_to_become_rows(float32):
+    images = X.reshape(6, 1, 2, 1)
+    for use in (float32.predict, separation, lambda x: memorize(x, Y)):
+        with pytest.raises(ValueError, match=r"x.reshape\(len\(x\), -1\) has a row"):
+            use(images)
+        with pytest.raises(ValueError, match=r"got \(2,\); x\[None\] is one row"):
+            use(X[0])
+    np.testing.assert_array_equal(float32.predict(images.reshape(6, -1)), Y)
