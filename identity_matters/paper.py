@@ -121,11 +121,21 @@ def cifar_training_flops(num_classes: int) -> float:
     return examples * passes * operations_per_product * products
 
 
+def _check_gamma_and_depth(gamma: float, depth: int) -> None:
+    """ValueError where Theorem 2.1 says nothing; its formulas give numbers there."""
+    if not (gamma >= 0 and depth >= 1):
+        raise ValueError(
+            f"gamma must be 0 or more, and depth at least 1, got {gamma} and {depth}"
+        )
+
+
 def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:
     """Theorem 2.1 [ICLR 2017]: the norm of an optimum is at most this.
 
-    |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l.
+    |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l. ValueError for gamma below 0 and
+    depths below 1, as for the two below.
     """
+    _check_gamma_and_depth(gamma, depth)
     return 2 * (math.sqrt(math.pi) + math.sqrt(3 * gamma)) ** 2 / depth
 
 
@@ -135,6 +145,7 @@ def theorem_2_1_bound_v3(gamma: float, depth: int) -> float:
     >>> round(theorem_2_1_bound_v3(gamma=0.5, depth=16), 3)
     0.879
     """
+    _check_gamma_and_depth(gamma, depth)
     return (4 * math.pi + 3 * gamma) / depth
 
 
@@ -143,6 +154,7 @@ def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
 
     The layers are A_i = R^{1/l} - I.
     """
+    _check_gamma_and_depth(gamma, depth)
     return 3 * gamma / depth
 
 
@@ -170,7 +182,12 @@ def theorem_3_2_width(examples: int, rho: float) -> int:
     """Theorem 3.2: k = c log n / rho^2 with c = 10, rounded up, for n examples.
 
     rho is that of Assumption 3.1, the smallest squared distance of two examples.
+    ValueError for less than one example, and unless rho is above 0.
     """
+    if not (examples >= 1 and rho > 0):
+        raise ValueError(
+            f"examples must be at least 1, and rho above 0, got {examples} and {rho}"
+        )
     constant = NUMBERS["memorize_width_constant"].value
     return math.ceil(constant * math.log(examples) / rho**2)
 
@@ -200,7 +217,14 @@ def few_numbers(
       num_classes: r.
       group_points: m.
       width: k, at least 6.
+    Raises:
+      ValueError: the groups have no points, or the width is less than 6.
     """
+    if group_points < 1 or width < 6:
+        raise ValueError(
+            f"group_points must be at least 1, and width at least 6, got {group_points}"
+            f" and {width}"
+        )
     constant = 1121 if width == 6 else 30 * width**2 + 18 * width + 13
     return FewNumbers(
         input_map=features,

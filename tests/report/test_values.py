@@ -296,6 +296,26 @@ def test_printed_bounds_by_hand():
     assert [paper.theorem_3_2_width(n, 2.0) for n in (7, 8)] == [5, 6]
 
 
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda: paper.theorem_2_1_bound_v3(-1.0, 4), "gamma must be 0 or more"),
+        (lambda: paper.theorem_2_1_bound_psd(1.0, -4), "depth at least 1, got 1.0 and"),
+        (lambda: paper.theorem_2_1_bound_iclr2017(math.nan, 4), "gamma must be 0"),
+        (lambda: paper.theorem_3_2_width(10, 0.0), "rho above 0, got 10 and 0.0"),
+        (
+            lambda: paper.few_numbers(
+                examples=9, features=2, num_classes=2, group_points=3, width=5
+            ),
+            "width at least 6, got 3 and 5",
+        ),
+    ],
+)
+def test_the_paper_says_nothing_of_what_is_no_gamma_depth_or_count(state, message):
+    with pytest.raises(ValueError, match=message):
+        state()
+
+
 def test_a_claim_must_say_who_was_first():
     entry = paper.CLAIMS["theorem-2-1"]._asdict()
     name = entry.pop("id")
