@@ -11,7 +11,7 @@ Expected: 0 errors. CIFAR-10's 50,000 training images with random labels take 85
 parameters in blocks of width 8 in float32, 150,000 in blocks of width 1 in float64, and
 fewer than 20,000 numbers in all once a number holds several labels
 (few_numbers_cifar10). Retrieval from a hashed table needs fewer than 9,200 numbers, and
-counting allows no fewer than 3,134 (retrieval_cifar10). The width printed in the proof
+counting allows no fewer than 3,076 (retrieval_cifar10). The width printed in the proof
 is larger than the number of images.
 Verdicts: holds; counterexample for paper_method, where the printed width does not
 preserve norms.
