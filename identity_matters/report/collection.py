@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from identity_matters import paper
 from identity_matters.report.numbers import duration, mean_sd
 from identity_matters.report.records import MALFORMED
-from identity_matters.runs import FINISHED, Run, read_collection
+from identity_matters.runs import Run, read_collection
 
 _UNDECIDED = {"undecided", "not comparable"}  # these cannot contradict another verdict
 # How the verdict of seeds that disagree ends, and what is added for reduced runs.
@@ -164,7 +164,7 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
     unfinished = []
     runs = []
     for run in every_run:
-        if not _is_judged(run):
+        if not run.is_judged:
             unfinished.append(f"{run.path}: {run.status}")
             continue
         try:
@@ -181,10 +181,6 @@ def read(name: str, directory: str | os.PathLike[str]) -> Collection:
         unfinished=unfinished,
         problems=problems,
     )
-
-
-def _is_judged(run: Run) -> bool:
-    return run.status in FINISHED and "verdict" in run.summary
 
 
 def _check_can_be_reported(run: Run) -> None:
