@@ -167,12 +167,11 @@ def write(
     with publish.prepared(directory) as aside:
         for name in ("figures", "tables"):
             (aside / name).mkdir()
-        every_group = [group for c in collections for group in c.groups]
         rows_of_tables = {
             "metrics": tables.every_metric(collections),
             "runs": tables.every_run(collections, directory),
-            "table_2": tables.table_2(every_group),
-            "reduced_cifar": tables.reduced_cifar(every_group),
+            "table_2": tables.table_2(collections),
+            "reduced_cifar": tables.reduced_cifar(collections),
         }
         for name, rows in rows_of_tables.items():
             figures.write_csv(aside / "tables" / f"{name}.csv", list(rows))
@@ -329,7 +328,6 @@ def _markdown(
     problems: list[str],
 ) -> Markdown:
     """The text of REPORT.md in `directory`; `problems` are those of the figures."""
-    every_group = [group for c in collections for group in c.groups]
     numbers = {name: number.value for name, number in paper.NUMBERS.items()}
     reference = collections[0]
     findings, shown_above = _shown_findings(reference, pictures, directory)
@@ -351,9 +349,9 @@ def _markdown(
         findings=findings,
         claims=tables.claims_table(paper.CLAIMS.values(), collections),
         about_table_2=Markdown(paper.REPORT["table-2"]),
-        table_2=tables.table_2(every_group),
+        table_2=tables.table_2(collections),
         about_reduced_cifar=Markdown(about_reduced_cifar),
-        reduced_cifar=list(tables.reduced_cifar(every_group)),
+        reduced_cifar=list(tables.reduced_cifar(collections)),
         claims_heading=Markdown(page.CLAIMS_HEADING),
         sections=sections,
         left_out=left_out,

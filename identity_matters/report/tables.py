@@ -8,6 +8,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from identity_matters import paper
 from identity_matters.report import markdown, page
@@ -88,31 +89,54 @@ def claims_table(
         yield row
 
 
-def table_2(groups: list[Group]) -> Iterator[Row]:
-    """Published top-1 errors beside ours at paper scale, of a variant's last group."""
+class _Trained(NamedTuple):
+    """Runs that trained a net, and the name of the collection that they are of."""
+
+    collection: str
+    group: Group
+
+
+def _trained(
+    collections: list[Collection], experiments: tuple[str, ...], scale: str
+) -> Iterator[_Trained]:
+    """The groups of these experiments at this scale, collection by collection."""
+    for collection in collections:
+        for group in collection.groups:
+            if group.first.experiment in experiments and group.scale == scale:
+                yield _Trained(collection.name, group)
+
+
+def table_2(collections: list[Collection]) -> Iterator[Row]:
+    """Published top-1 errors beside ours at paper scale.
+
+    Ours are those of the last collection that has the variant: yours before the
+    reference.
+    """
     ours = {
-        group.first.variant: group
-        for group in groups
-        if group.first.experiment in _TRAINED_BY and group.scale == "paper"
+        trained.group.first.variant: trained
+        for trained in _trained(collections, _TRAINED_BY, "paper")
     }
     for method, numbers in paper.TABLE_2.items():
         for dataset, number in numbers.items():
             variant = f"{dataset}/{paper.REPORT['nets'][method]}"
-            group = ours.get(paper.REPORT["other-variants"].get(variant, variant))
+            trained = ours.get(paper.REPORT["other-variants"].get(variant, variant))
             yield {
                 "method": method,
                 "data set": _DATA_SETS[dataset],
-                **_errors(number, group),
+                **_errors(number, trained),
                 "what the published number is": Markdown(number.note),
             }
 
 
-def _errors(published: paper.Number, group: Group | None) -> Row:
-    """The columns with the published error and with the errors of our runs."""
+def _errors(published: paper.Number, trained: _Trained | None) -> Row:
+    """The columns with the published error, and with whose errors ours are."""
+    collection = ""
     last_step = NOT_RUN
     best_step = NOT_RUN
     seeds = 0
-    if group:
+    if trained:
+        group = trained.group
+        collection = trained.collection
         last_step = group.metric("test_error_percent") or _DIVERGED
         best_step = group.metric("test_error_best_percent") or _DIVERGED
         seeds = len(group.runs)
@@ -121,36 +145,38 @@ def _errors(published: paper.Number, group: Group | None) -> Row:
         "ours, last step (%)": last_step,
         "ours, best step (%)": best_step,
         "n": str(seeds),
+        "collection": collection,
     }
 
 
-def reduced_cifar(groups: list[Group]) -> Iterator[Row]:
-    """Reduced CIFAR runs beside Table 2.
-
-    Malformed records leave the share of operations empty, as does a group of which all
-    runs diverged.
-    """
-    for group in groups:
+def reduced_cifar(collections: list[Collection]) -> Iterator[Row]:
+    """Reduced CIFAR runs of every collection beside Table 2."""
+    for trained in _trained(collections, ("cifar",), "reduced"):
+        group = trained.group
         dataset, _, net = group.first.variant.partition("/")
         published = paper.TABLE_2["this paper"].get(dataset)
-        if group.first.experiment == "cifar" and group.scale == "reduced" and published:
-            operations_percent = ""
-            with contextlib.suppress(*MALFORMED):
-                operations_percent = in_words(
-                    [
-                        _operations_percent(run)
-                        for run in group.runs
-                        if run.status == "done"
-                    ]
-                )
+        if published:
             yield {
                 "net": net,
                 "data set": _DATA_SETS[dataset],
                 "parameters": group.metric("parameters"),
                 "steps": group.metric("steps"),
-                "share of a full run's operations (%)": operations_percent,
-                **_errors(published, group),
+                "share of a full run's operations (%)": _operations_of_group(group),
+                **_errors(published, trained),
             }
+
+
+def _operations_of_group(group: Group) -> str:
+    """The operations of its trainings in percent of a full run's, in words.
+
+    Empty if all of them diverged, or if a record is malformed.
+    """
+    done = [run for run in group.runs if run.status == "done"]
+    if not done:
+        return ""
+    with contextlib.suppress(*MALFORMED):
+        return in_words([_operations_percent(run) for run in done])
+    return ""
 
 
 def _operations_percent(run: Run) -> float:

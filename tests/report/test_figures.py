@@ -59,6 +59,33 @@ def test_figure_1_shows_the_small_nets_beside_the_published_error():
     assert not any(axes.get_legend() for axes in canvas.axes)
 
 
+def test_the_ratios_of_a_training_that_diverged_are_not_those_after_training():
+    (ratios,) = (f for f in figures.FIGURES if f.name == "cifar_residual_ratio")
+    records = [
+        {"kind": "evaluation", "step": step, "residual_ratio": [0.01 + step]}
+        for step in (0, 100, 200)
+    ]
+    canvas = drawing.Canvas()
+    points = []
+    for variant, status in (("cifar10/small", "done"), ("cifar100/small", "diverged")):
+        summary = {
+            "experiment": "cifar",
+            "variant": variant,
+            "seed": 0,
+            "status": status,
+        }
+        points += registry.points_of(ratios, runs.Run(ROOT, {}, {}, summary, records))
+    ratios.draw(points, canvas)
+    drawn = {
+        axes.get_title(): [line.get_label() for line in axes.lines]
+        for axes in canvas.axes
+    }
+    assert drawn == {
+        "cifar10/small": ["before training", "after training"],
+        "cifar100/small": ["before training", "last evaluation before it diverged"],
+    }
+
+
 @pytest.mark.parametrize("name", paper.FIGURES)
 def test_a_description_is_neither_the_title_nor_the_caption(name):
     """It is read out beside them, and says what one sees."""

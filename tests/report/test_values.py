@@ -394,9 +394,10 @@ def test_table_2_says_that_a_training_diverged(tmp_path):
     write_cifar(
         tmp_path, 0, {"diverged_after_step": 300}, net="cifar100/all_conv_residual"
     )
-    rows = [tuple(row.values()) for row in tables.table_2(groups_of(tmp_path))]
+    yours = collection.read("yours", tmp_path)
+    rows = [tuple(row.values()) for row in tables.table_2([yours])]
     (row,) = (row for row in rows if row[:2] == ("this paper", "CIFAR-100"))
-    assert row[2:6] == ("24.64", "diverged", "diverged", "1")
+    assert row[2:7] == ("24.64", "diverged", "diverged", "1", "yours")
 
 
 def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_path):
@@ -406,23 +407,30 @@ def test_table_2_has_a_row_for_each_published_error_and_ours_at_paper_scale(tmp_
     # Another experiment may have a variant of the same name.
     other = {"test_error_percent": 50.0, "test_error_best_percent": 50.0}
     write_cifar(tmp_path, 0, other, experiment="toy")
-    cells = [tuple(row.values()) for row in tables.table_2(groups_of(tmp_path))]
+    yours = collection.read("yours", tmp_path)
+    cells = [tuple(row.values()) for row in tables.table_2([yours])]
     rows = {row[:2]: row[2:] for row in cells}
     assert len(rows) == sum(len(numbers) for numbers in paper.TABLE_2.values())
     # Mean of 6.5 and 7.5; standard deviation of two values that differ by 1: 1/sqrt(2).
-    assert rows["this paper", "CIFAR-10"][:4] == ("6.38", "7 ± 0.71", "6.25", "2")
-    assert rows["DenseNet", "CIFAR-10"][:4] == ("3.74", "not run", "not run", "0")
+    mean = ("7 ± 0.71", "6.25", "2", "yours")
+    assert rows["this paper", "CIFAR-10"][:5] == ("6.38", *mean)
+    not_run = ("not run", "not run", "0", "")
+    assert rows["DenseNet", "CIFAR-10"][:5] == ("3.74", *not_run)
 
 
 SHARE = "share of a full run's operations (%)"
 
 
+def named(name, *group_runs):
+    """A collection of this name, of one group."""
+    group = collection.Group(group_runs)
+    return collection.Collection(name, [*group_runs], [group], [], [])
+
+
 def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     run = runs.read_run(REFERENCE / "cifar" / "cifar10" / "small" / "seed=0")
     full = dataclasses.replace(run, summary={**run.summary, "scale": "paper"})
-    (row,) = tables.reduced_cifar(
-        [collection.Group((cifar_run,)) for cifar_run in (run, full)]
-    )
+    (row,) = tables.reduced_cifar([named("yours", run), named("yours", full)])
     assert (row["net"], row["data set"]) == ("small", "CIFAR-10")
     # 11,718 of 60,000 steps: 19.53 %. An image takes 936,943,104 operations. Table 1's
     # net has 442,368 products in the stem, 651,165,696 + 660,602,880 + 660,602,880 in
@@ -431,8 +439,29 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     assert row[SHARE] == "1.5"
     # Malformed records leave the share empty, and do not stop the report.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
-    (row,) = tables.reduced_cifar([collection.Group((bad,))])
+    (row,) = tables.reduced_cifar([named("yours", bad)])
     assert row[SHARE] == ""
+
+
+def test_tables_beside_table_2_say_whose_runs_they_show():
+    reduced = runs.read_run(REFERENCE / "cifar" / "cifar10" / "small" / "seed=0")
+    both = [named("reference", reduced), named("yours", reduced)]
+    rows = list(tables.reduced_cifar(both))
+    assert [row["collection"] for row in rows] == ["reference", "yours"]
+    full = dataclasses.replace(
+        reduced,
+        summary={
+            **reduced.summary,
+            "scale": "paper",
+            "variant": "cifar10/all_conv_residual",
+        },
+    )
+    of_method = {
+        (row["method"], row["data set"]): row["collection"]
+        for row in tables.table_2([named("reference", full), named("yours", full)])
+    }
+    assert of_method["this paper", "CIFAR-10"] == "yours"
+    assert of_method["this paper", "CIFAR-100"] == ""
 
 
 def test_the_share_of_operations_is_that_of_the_seeds_that_did_not_diverge():
@@ -441,9 +470,9 @@ def test_the_share_of_operations_is_that_of_the_seeds_that_did_not_diverge():
     summary = {**done.summary, "status": "diverged", "metrics": metrics}
     train = [record for record in done.records if record["kind"] == "train"]
     diverged = dataclasses.replace(done, summary=summary, records=train)
-    (row,) = tables.reduced_cifar([collection.Group((diverged, done))])
+    (row,) = tables.reduced_cifar([named("yours", diverged, done)])
     assert row[SHARE] == "1.5"
     assert row["ours, last step (%)"] == "10.64 (n = 1)"
     assert row["n"] == "2"
-    (row,) = tables.reduced_cifar([collection.Group((diverged,))])
+    (row,) = tables.reduced_cifar([named("yours", diverged)])
     assert (row[SHARE], row["ours, last step (%)"]) == ("", "diverged")

@@ -21,6 +21,10 @@ from identity_matters.runs import Run
 _PLATEAU_STEP = int(paper.NUMBERS["cifar_plateau_steps"].value)
 _ERRORS = {"train": "error_percent", "evaluation": "test_error_percent"}
 _LABELS = {"train": "training batches", "evaluation": "test"}
+# The evaluations of which the ratios of the blocks are shown.
+_BEFORE = "before training"
+_AFTER = "after training"
+_BEFORE_DIVERGING = "last evaluation before it diverged"
 
 
 def convergence_points(run: Run) -> Iterator[dict]:
@@ -82,25 +86,33 @@ def _draw_published(axes: Any, percent: float) -> None:
 
 
 def ratio_points(run: Run) -> Iterator[dict]:
-    """||h(x)|| / ||x|| of every block before training and at the end."""
+    """||h(x)|| / ||x|| of every block before training and at the last evaluation."""
     evaluations = of_kind(run, "evaluation")
     last = len(evaluations) - 1
     for place, record in enumerate(evaluations):
         if place not in (0, last):
             continue
         for block, ratio in enumerate(record["residual_ratio"], start=1):
-            yield {"step": record["step"], "block": block, "residual_ratio": ratio}
+            yield {
+                "step": record["step"],
+                "diverged": run.status == "diverged",
+                "block": block,
+                "residual_ratio": ratio,
+            }
 
 
 @figure("cifar", "residual_ratio", ratio_points)
 def draw_ratio(points: Points, canvas: Canvas) -> None:
     """The ratio over the blocks, before and after training."""
-    # Variants train for different numbers of steps.
-    timed = [
-        {**point, "when": "after training" if point["step"] else "before training"}
-        for point in points
-    ]
-    times = {when: when for when in ("before training", "after training")}
+    timed = [{**point, "when": _when(point)} for point in points]
+    times = {when: when for when in (_BEFORE, _AFTER, _BEFORE_DIVERGING)}
     for axes, in_panel in panels(canvas, timed, "variant", columns=2, legend=2):
         axes.set(yscale="log", xlabel="block", ylabel="mean of ‖h(x)‖ / ‖x‖")
         curves(axes, series(in_panel, "when", times), "block", "residual_ratio")
+
+
+def _when(point: dict) -> str:
+    """At which evaluation a ratio was measured; the last step differs by variant."""
+    if point["step"] == 0:
+        return _BEFORE
+    return _BEFORE_DIVERGING if point["diverged"] else _AFTER
