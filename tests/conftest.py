@@ -7,13 +7,15 @@ for the next session.
 """
 
 import contextlib
+import functools
 import pathlib
 import signal
 
 import jax
 import pytest
 
-from tests import kept_programs, quick_compilation
+from identity_matters import code_version
+from tests import forked, kept_programs, quick_compilation
 
 # A shell makes its background jobs ignore Ctrl-C; processes that tests start would
 # inherit that.
@@ -56,7 +58,11 @@ LONG_FILES = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps programs on disk, unless pytest can or may keep nothing there."""
+    """Keeps programs on disk, unless pytest can or may keep nothing there.
+
+    What runs record of the code is computed once: no test changes the files.
+    """
+    forked.use_code_version(functools.cache(code_version.code_version))
     cache = getattr(config, "cache", None)
     if cache is not None:
         with contextlib.suppress(OSError):

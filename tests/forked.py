@@ -22,11 +22,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from multiprocessing import util
 from typing import Any
 
 from experiments.run import process as experiments_process
+from identity_matters import code_version, environment
 from tests import kept_programs, quick_compilation
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -52,6 +53,19 @@ _FREE_DESCRIPTOR = 128
 _LONGEST_MESSAGE_BYTES = 65536
 
 
+def use_code_version(known: Callable[[], dict]) -> None:
+    """Runs record ``known()`` of the code, without comparing all files each time.
+
+    If a test takes another directory for the repository, its files are compared.
+    """
+    compare = environment.code_version
+
+    def version() -> dict:
+        return known() if code_version.REPOSITORY == ROOT else compare()
+
+    environment.code_version = version
+
+
 def _run(
     module: str,
     arguments: list[str],
@@ -61,6 +75,7 @@ def _run(
     starts_server: bool,
     compile_options: list[tuple[str, Any]],
     programs: pathlib.Path | None,
+    code: dict,
 ):
     for path, stream in zip(outputs, (sys.stdout, sys.stderr), strict=True):
         stream.flush()
@@ -69,6 +84,7 @@ def _run(
     os.chdir(cwd)
     quick_compilation.use_options(compile_options)
     kept_programs.use(programs)
+    use_code_version(lambda: code)
     experiments_process.CACHED_FROM_SECONDS = 0.0
     if starts_server:
         _fork_its_server()
@@ -166,6 +182,7 @@ class Started:
             "starts_server": starts_server,
             "compile_options": quick_compilation.options_in_use,
             "programs": kept_programs.directory,
+            "code": environment.code_version(),
         }
         self.process = server.Process(target=_run, kwargs=command)
         self.process.start()

@@ -8,11 +8,13 @@ import statistics
 import numpy as np
 import pytest
 
-from experiments.images import comparisons, protocol, verdicts
+from experiments.images import comparisons, data, protocol, verdicts
 from experiments.images.data import load_data
 from experiments.images.settings import ALL_CONV_RESIDUAL, DATA, DIGITS
 from experiments.run import RESULT
 from identity_matters import flops, nets
+from identity_matters.batches import Arrays
+from identity_matters.preprocessing import Preprocessing
 from tests.measured import reference_runs, settings
 
 
@@ -85,7 +87,95 @@ def test_held_out_images_are_not_trained_on_and_the_test_set_is_not_seen():
     assert (parts.train_examples, parts.test_examples) == (1078, 269)
     joined = np.concatenate([parts.train_images, parts.test_images])
     np.testing.assert_array_equal(joined, whole.train_images)
+    labels = np.concatenate([parts.train_labels, parts.test_labels])
+    np.testing.assert_array_equal(labels, whole.train_labels)
     assert short.fingerprint != images.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps", "train_examples", "test_examples"),
+    [(protocol.TUNING, 400, 2, 5000), (protocol.FINAL, 2000, 5002, 1)],
+)
+def test_both_phases_follow_rules_2_to_4_of_the_protocol(
+    phase, steps, train_examples, test_examples, monkeypatch
+):
+    """5,000 images held out of CIFAR; a twentieth of warm-up, a cosine to zero.
+
+    A short trial is scored at its end, and has the schedule over its own length.
+    """
+    images = np.zeros((5002, 32, 32, 3), np.uint8)
+    labels = np.zeros(5002, np.int32)
+    examples = Arrays(images, labels, images[:1], labels[:1])
+    loaded = data.ImageData(examples, Preprocessing.fit("none", images), {})
+    monkeypatch.setattr(data, "load_data", lambda group: loaded)
+    trial = next(
+        trial
+        for trial in comparisons.trials(
+            **settings(comparisons, "cifar10/initialisation")
+        )
+        if trial["phase"] == phase
+    )
+    training = protocol.make_training(protocol.build(**trial), 0.3)
+    seen = training.task.data
+    assert (seen.train_examples, seen.test_examples) == (train_examples, test_examples)
+    assert training.intervals.steps == steps
+    if phase == protocol.TUNING:
+        assert training.intervals.steps_per_evaluation == steps
+    warmup = steps // 20
+    shares = {0: 1 / warmup, warmup - 1: 1, (warmup + steps) // 2: 1 / 2, steps: 0}
+    for step, share in shares.items():
+        assert float(training.task.schedule(step)) == pytest.approx(share, abs=1e-6)
+    assert training.task.learning_rate == 0.3
+
+
+class _Scored:
+    """In place of a training: it ends with these errors at once."""
+
+    def run(self, key, log, *, keep_diverged):
+        assert keep_diverged  # one that diverges ends no comparison
+        return {"test_error_percent": 9.0, "test_examples": 7, "diverged": False}
+
+
+class _Log:
+    """Holds the results of the tuning of two arms: 0.01 is best for a, 0.1 for b."""
+
+    def results(self):
+        best = {"a": 0.01, "b": 0.1}
+        return [
+            {
+                "arm": arm,
+                "phase": protocol.TUNING,
+                "tried_rate": rate,
+                "diverged": False,
+                "held_out_error_percent": float(rate != best[arm]),
+            }
+            for arm in best
+            for rate in protocol.LEARNING_RATES
+        ]
+
+
+def test_an_arm_is_trained_at_its_best_rate_and_only_then_scored_on_the_test_set(
+    monkeypatch,
+):
+    rates = []
+
+    def make_training(part, rate):
+        rates.append(rate)
+        return _Scored()
+
+    monkeypatch.setattr(protocol, "make_training", make_training)
+    tuning = protocol.Part("a", protocol.TUNING, 0.3, {})
+    assert protocol.measure(tuning, None, _Log()) == {
+        "learning_rate": 0.3,
+        "held_out_error_percent": 9.0,
+        "held_out_examples": 7,
+        "diverged": False,
+    }
+    for arm, rate in {"a": 0.01, "b": 0.1}.items():
+        final_part = protocol.Part(arm, protocol.FINAL, None, {})
+        result = protocol.measure(final_part, None, _Log())
+        assert (result["learning_rate"], result["test_error_percent"]) == (rate, 9.0)
+    assert rates == [0.3, 0.01, 0.1]
 
 
 def test_the_tuning_trials_of_an_arm_share_one_program():
@@ -140,9 +230,10 @@ def final(test_error=10.0, train_error=1.0, diverged=False, arm="a", rate=0.03):
 @pytest.mark.parametrize(
     ("with_identity", "plain", "verdict"),
     [
-        (3.0, 90.0, "reproduced"),
-        (3.0, 2.0, "not reproduced"),
-        (90.0, 90.0, "not reproduced"),
+        # At most 5 % is trained.
+        (5.0, 5.1, "reproduced"),
+        (5.0, 5.0, "not reproduced"),
+        (5.1, 90.0, "not reproduced"),
     ],
 )
 def test_verdicts_at_two_depths(with_identity, plain, verdict):
@@ -171,14 +262,20 @@ def test_what_differs_and_what_has_failed():
         final(train_error=80.0)
     )
     assert not protocol.failed(final(train_error=79.9))
+    # Chance is 99 % with 100 classes.
+    assert protocol.failed({**final(train_error=89.0), "num_classes": 100})
+    assert not protocol.failed({**final(train_error=88.9), "num_classes": 100})
 
 
 def depths(identity, plain, orthogonal):
-    """Training errors at 7 and 31 convolutions of the three arms of CIFAR-10."""
+    """Training errors at 7 and 31 convolutions of the three arms of CIFAR-10.
+
+    A net without one has diverged.
+    """
     arms = {"identity": identity, "plain_unit_variance": plain}
     arms["plain_delta_orthogonal"] = orthogonal
     return [
-        final(train_error=error, arm=f"{arm}/{depth}")
+        final(train_error=error, diverged=error is None, arm=f"{arm}/{depth}")
         for arm, errors in arms.items()
         for depth, error in zip((7, 31), errors, strict=True)
     ]
@@ -187,16 +284,21 @@ def depths(identity, plain, orthogonal):
 @pytest.mark.parametrize(
     ("errors", "verdict", "first_failed"),
     [
-        (((30, 30), (40, 90), (40, 90)), "reproduced", {"plain_unit_variance": 31}),
+        # At most 60 % is trained.
         (
-            ((30, 30), (40, 50), (40, 90)),
+            ((60, 60), (40, 60.1), (40, None)),
+            "reproduced",
+            {"plain_unit_variance": 31, "plain_delta_orthogonal": 31},
+        ),
+        (
+            ((30, 30), (40, 60), (40, 90)),
             "not reproduced",
             {"plain_delta_orthogonal": 31},
         ),
         (
-            ((30, 70), (40, 90), (90, 90)),
+            ((60.1, 30), (40, 90), (90, 90)),
             "not reproduced",
-            {"plain_delta_orthogonal": 7},
+            {"identity": 7, "plain_unit_variance": 31, "plain_delta_orthogonal": 7},
         ),
     ],
 )
@@ -204,8 +306,12 @@ def test_verdicts_on_the_identity(errors, verdict, first_failed):
     config = comparisons.get_config("cifar10/identity").to_dict()
     concluded = comparisons.verdict(config, depths(*errors))
     assert (concluded.claim, concluded.verdict) == ("identity-needed", verdict)
-    for arm, depth in first_failed.items():
-        assert concluded.metrics[f"first_failed_depth/{arm}"] == depth
+    prefix = "first_failed_depth/"
+    assert first_failed == {
+        name.removeprefix(prefix): depth
+        for name, depth in concluded.metrics.items()
+        if name.startswith(prefix)
+    }
 
 
 @pytest.mark.parametrize(
@@ -249,6 +355,12 @@ DIVERGED = {"diverged": True}
             {"paper": TRAINED, "he": AT_CHANCE},
             "reproduced",
         ),
+        # One that has failed is worse even if its test error is lower.
+        (
+            "cifar10/initialisation",
+            {"paper": {"test_error": 89.5, "train_error": 79.0}, "he": AT_CHANCE},
+            "reproduced",
+        ),
         (
             "cifar10/table_2",
             {"this_paper": DIVERGED, "all_cnn_c": AT_CHANCE},
@@ -286,3 +398,16 @@ def test_metrics_say_what_was_tuned_and_whether_the_grid_was_wide_enough():
     metrics = protocol.metrics_of([final(arm="a", rate=0.3), final(arm="b", rate=0.1)])
     assert (metrics["learning_rate/a"], metrics["at_edge_of_grid/a"]) == (0.3, 1)
     assert (metrics["learning_rate/b"], metrics["at_edge_of_grid/b"]) == (0.1, 0)
+
+
+def test_metrics_say_which_arms_have_failed_and_where_they_diverged():
+    metrics = protocol.metrics_of(
+        [
+            final(arm="a"),
+            final(arm="b", train_error=80.0),
+            final(arm="c", diverged=True),
+        ]
+    )
+    assert [metrics[f"failed/{arm}"] for arm in "abc"] == [0, 1, 1]
+    diverged = {name: metrics[name] for name in metrics if "diverged_step" in name}
+    assert diverged == {"diverged_step/c": 3}

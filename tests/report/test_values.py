@@ -34,6 +34,13 @@ def test_a_metric_is_mean_and_spread_over_the_seeds_that_have_it(tmp_path):
     assert group.metric("other") == ""
 
 
+def test_seeds_are_in_the_order_of_their_numbers_not_of_their_names(tmp_path):
+    for seed in (10, 9):
+        write_run(tmp_path, seed)
+    (group,) = groups_of(tmp_path)
+    assert [run.seed for run in group.runs] == [9, 10]
+
+
 @pytest.mark.parametrize(
     ("say", "values", "texts"),
     [
@@ -221,6 +228,16 @@ def test_a_counterexample_is_new_unless_the_reference_has_one_to_the_claim(
     reference = [group_of(tmp_path, "known", *verdicts, claim=claim)]
     for scale in ("paper", "reduced"):
         ours = [group_of(tmp_path, "new", "counterexample", scale=scale)]
+        assert len(collection.contradictions(ours, reference)) == count
+
+
+def test_seeds_that_disagree_are_listed_even_if_the_claim_is_known_to_be_false(
+    tmp_path,
+):
+    """At the paper's scale, without a verdict of the reference on the variant."""
+    reference = [group_of(tmp_path, "known", "counterexample")]
+    for scale, count in (("paper", 1), ("reduced", 0)):
+        ours = [group_of(tmp_path, "new", "holds", "counterexample", scale=scale)]
         assert len(collection.contradictions(ours, reference)) == count
 
 
