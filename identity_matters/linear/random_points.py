@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
+from identity_matters.checks import check_whole
 
 _UNIT_ROUNDOFF = 2.0**-24
 # A computed Householder reflection of a vector of d entries is off by at most this many
@@ -85,8 +86,15 @@ def draw_points(
     The layers are ``A_i = -Q_i diag(s_i) P_i^T``. Half of the points have
     ``P_i = Q_i``; where the singular values come close to tau, ``A_i`` is then close to
     ``-tau I``. In half of the points the rows of E are close to multiples of the
-    eigenvector of the least eigenvalue of Sigma.
+    eigenvector of the least eigenvalue of Sigma. ValueError unless the counts are
+    positive whole numbers and ``0 < max_tau < 1``: beyond 1, (G3) says nothing, but its
+    right-hand side is a number.
     """
+    points = check_whole("points", points)
+    depth = check_whole("depth", depth)
+    d = check_whole("d", d)
+    if not 0 < max_tau < 1:
+        raise ValueError(f"max_tau must be above 0 and below 1, got {max_tau}")
     uniform = _draw_uniform(
         key,
         points,

@@ -115,3 +115,16 @@ def test_a_false_bound_is_found_out(monkeypatch):
 @pytest.mark.slow
 def test_values_that_are_not_numbers_are_violations(monkeypatch):
     assert count(monkeypatch, factor=float("nan"))["violations"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_tau": 1.5}, "max_tau must be above 0 and below 1, got 1.5"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"d": 2.0}, "d must be a whole number, got 2.0"),
+    ],
+)
+def test_points_of_which_the_bound_says_nothing_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        random_points.draw_points(jax.random.key(0), **(SIZES | change))
