@@ -21,6 +21,7 @@ from identity_matters.checks import (
     positive_number,
     real_array,
     real_number,
+    square_matrix,
 )
 from identity_matters.linear import gradient_bound, model, second_moment
 
@@ -476,9 +477,16 @@ def largest_stable_learning_rate(
     dA_i N_i Sigma^{1/2}||_F^2`` with the products P_i after and N_i before layer i. If
     the layers are balanced, ``||P_i|| ||N_i||`` is at most max(1, sigma_max(R)). With
     maps the rate may be too large. It is computed without a margin for rounding. For
-    the arrays see `model.excess_risk_and_gradient`; ValueError unless L and 1/L are
-    positive and finite.
+    the arrays see `model.excess_risk_and_gradient`; ValueError unless R and Sigma fit
+    together, and L and 1/L are positive and finite.
     """
+    R = real_array("R", R, axes=2)
+    Sigma = square_matrix("Sigma", Sigma)
+    if R.shape[1] != len(Sigma):
+        raise ValueError(
+            f"Sigma must be {R.shape[1]} x {R.shape[1]} like the columns of R, got"
+            f" shape {Sigma.shape}"
+        )
     norm_R = _norm("R", R)
     norm_Sigma = _norm("Sigma", Sigma)
     norm_C = 1.0 if input_map is None else _norm("input_map", input_map)

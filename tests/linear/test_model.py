@@ -451,3 +451,15 @@ def test_the_learning_rate_is_below_one_over_the_curvature_at_the_optimum():
 def test_a_curvature_that_is_no_positive_number_gives_no_learning_rate(r, sigma):
     with pytest.raises(ValueError, match="must give a positive, finite L"):
         descent.largest_stable_learning_rate([[r]], [[sigma]], 2)
+
+
+@pytest.mark.parametrize(
+    ("R", "Sigma", "message"),
+    [
+        (np.eye(2), np.eye(3), r"Sigma must be 2 x 2 like the columns of R, got"),
+        (np.eye(2), np.ones((2, 3)), "Sigma must be a square matrix"),
+    ],
+)
+def test_no_step_size_comes_from_matrices_that_do_not_fit(R, Sigma, message):
+    with pytest.raises(ValueError, match=message):
+        descent.largest_stable_learning_rate(R, Sigma, 2)
