@@ -69,6 +69,14 @@ def test_files_stay_small():
             assert len(path.read_text().splitlines()) <= LINES_AT_MOST, path
 
 
+def test_the_page_names_every_part_of_the_library():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Where things are")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`identity_matters/([a-z_]+)[./]", table))
+    parts = {part(path) for path in FILES if path.parent != LIBRARY}
+    assert named - {"claims"} == parts | set(LEAVES)
+
+
 def test_the_page_counts_the_files_that_a_step_passes():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     walk, _, counts = page.partition("One step of a CIFAR training")[2].partition(

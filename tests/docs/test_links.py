@@ -9,11 +9,12 @@ from identity_matters.report import page
 from tests.docs.pages import MADE_BY_TUTORIAL, NOTEBOOKS, PAGES, page_id, read
 from tests.forked import ROOT
 
+OF_DEVELOPERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")]
 # Files that a page names and that a user makes.
 MADE_LATER = re.compile(rf"{MADE_BY_TUTORIAL}|results/(trial|local)|data/")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page_id)
+@pytest.mark.parametrize("path", [*PAGES, *OF_DEVELOPERS], ids=page_id)
 def test_links_lead_somewhere(path):
     for link in re.findall(r"\]\(([^()\s]+)\)", read(path)):
         if "://" in link:
@@ -37,8 +38,7 @@ def test_the_navigation_of_the_site_names_every_page_once():
     """The build itself checks links, formulas, and that the API shows public names."""
     named = list(leaves(yaml.safe_load(read(ROOT / "mkdocs.yml"))["nav"]))
     notebooks = [path.with_suffix(".md") for path in NOTEBOOKS]
-    others = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")]
-    pages = [*PAGES, *notebooks, *others, ROOT / "results" / "REPORT.md"]
+    pages = [*PAGES, *notebooks, *OF_DEVELOPERS, ROOT / "results" / "REPORT.md"]
     assert sorted(named) == sorted(map(page_id, pages))
 
 
