@@ -106,7 +106,8 @@ def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
         collections.Counter(group.verdict for group in yours.groups)
     )
     by_verdict = f": {counted}" if counted else ""
-    return f"{runs}{by_verdict}; {contradicted} contradictions, {unreadable} unreadable"
+    against = f"{contradicted} contradiction{'' if contradicted == 1 else 's'}"
+    return f"{runs}{by_verdict}; {against}, {unreadable} unreadable"
 
 
 def versions(yours: Collection, reference: Collection) -> list[str]:

@@ -24,13 +24,21 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from identity_matters.report.collection import seeds_disagree
-from identity_matters.runs import VERDICTS
 
 _PAGE = pathlib.Path(__file__).with_suffix(".html")
 _STYLE = pathlib.Path(__file__).with_suffix(".css")
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
+# Verdict of a run -> the class of a cell that begins with it; page.css has the colors.
+CLASSES_OF_VERDICTS = {
+    "holds": "good",
+    "counterexample": "odd",
+    "reproduced": "good",
+    "not reproduced": "bad",
+    "not comparable": "",
+    "undecided": "odd",
+}
 # Images are part of the page; the only style is its own.
 _POLICY = (
     "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src"
@@ -184,7 +192,7 @@ def _class_of_cell(text: str) -> str | None:
     """The class "number", that of a verdict, "odd" if seeds disagree on it, or None."""
     if _NUMBER.fullmatch(text):
         return "number"
-    for verdict, class_of_verdict in VERDICTS.items():
+    for verdict, class_of_verdict in CLASSES_OF_VERDICTS.items():
         if text.startswith(verdict):
             return "odd" if seeds_disagree(text) else class_of_verdict
     return None

@@ -13,15 +13,15 @@ SCHEMA = 3
 FINISHED = ("done", "diverged")
 CHECKPOINTS = "checkpoints"  # the directory of a run that has those of its trainings
 STATUSES = ("running", *FINISHED, "interrupted", "failed")
-# verdict of a run on its claim -> the CSS class that colours it in the report
-VERDICTS = {
-    "holds": "good",  # a proved statement; every attack on it failed
-    "counterexample": "odd",  # a statement that a record refutes
-    "reproduced": "good",  # an empirical statement
-    "not reproduced": "bad",  # an empirical statement
-    "not comparable": "",  # a reduced run, or another question
-    "undecided": "odd",  # the records do not decide
-}
+# What a run says of its claim.
+VERDICTS = (
+    "holds",  # a proved statement; every attack on it failed
+    "counterexample",  # a statement that a record refutes
+    "reproduced",  # an empirical statement
+    "not reproduced",  # an empirical statement
+    "not comparable",  # a reduced run, or another question
+    "undecided",  # the records do not decide
+)
 SCALES = ("paper", "reduced")
 # in float32 mode JAX uses 32 bits of a seed: larger ones would repeat smaller ones
 SEEDS = 2**32

@@ -82,6 +82,13 @@ def test_the_page_is_whole_fetches_nothing_and_its_links_lead_somewhere(
     assert '<td data-label="yours (reduced), n = 1" class="number">1.5</td>' in text
 
 
+def test_every_verdict_has_a_class_on_the_page():
+    assert set(page.CLASSES_OF_VERDICTS) == set(runs.VERDICTS)
+    style = (ROOT / "identity_matters/report/page.css").read_text(encoding="utf-8")
+    for name in filter(None, page.CLASSES_OF_VERDICTS.values()):
+        assert f".{name} {{ color: " in style
+
+
 def changed(value, rng):
     """`value` with one field, at any depth, removed, renamed or of another type."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
