@@ -78,11 +78,12 @@ def gradient_lower_bound(
     Sigma that float64 cannot tell from 0 are left out, so the bound holds whatever they
     are: with Pi the projection on the others and sigma the least of them, it is
 
-        4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2,
+        4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2.
 
-    less what rounding may add. This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``.
-    The printed forms have the computed ``sigma_min(Sigma)`` and f - C. All hold up to
-    the rounding of E and tau; a relative error of tau counts 2 l / (1 - tau) times.
+    This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``. What rounding may have added
+    is taken off, of E and tau, too, so it is 0 where E is no larger than its rounding.
+    The printed forms have the computed tau, ``sigma_min(Sigma)`` and f - C, without
+    margins.
 
     Args:
       A: f64[depth, d, d] with ``|||A||| < 1``.
@@ -97,7 +98,7 @@ def gradient_lower_bound(
     >>> jax.config.update("jax_enable_x64", True)
     >>> # The smallest counterexample to the printed forms: the squared gradient is 16.
     >>> A, R, Sigma = jnp.zeros((1, 1, 1)), jnp.full((1, 1), 2.0), jnp.full((1, 1), 2.0)
-    >>> [gradient_lower_bound(A, R, Sigma, form) for form in FORMS]
+    >>> [round(gradient_lower_bound(A, R, Sigma, form), 9) for form in FORMS]
     [32.0, 32.0, 16.0]
     """
     bound = bound_of_form(form)
@@ -111,19 +112,83 @@ def gradient_lower_bound(
     matrix, eigenvalues = second_moment.check_second_moment(Sigma)
     with np.errstate(over="ignore", invalid="ignore"):
         if form == "corrected":
-            E = np.asarray(model.product(A)) - np.asarray(R)
-            right = _corrected_right(np.asarray(A.shape[0]), tau, E, matrix)
+            right = _corrected_rounded_down(np.asarray(A), np.asarray(R), matrix, tau)
         else:
-            right = bound(A.shape[0], tau, eigenvalues[0], excess)
-    if not np.isfinite(right):
+            right = float(bound(A.shape[0], tau, eigenvalues[0], excess))
+    if not math.isfinite(right):
         raise ValueError(f"the bound must be within the range of float64, is {right}")
-    return float(right)
+    return right
+
+
+def _corrected_rounded_down(
+    A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, tau: float
+) -> float:
+    """The corrected right-hand side, at most what it is in exact arithmetic.
+
+    As far as singular values and eigenvalues are as exact as `second_moment` assumes.
+    inf or nan if it or a norm on the way is beyond float64.
+    """
+    depth, d, _ = A.shape
+    product, error = _product(A)
+    E = product - R
+    # As in `_corrected_right`.
+    exponent_of_E = int(matrices.exponents(E))
+    exponent_of_Sigma = int(matrices.exponents(Sigma))
+    E = np.ldexp(E, -exponent_of_E)
+    norm = float(np.linalg.norm(E)) * (1 + d**2 * _EPS)
+    # The difference is rounded, too.
+    error = math.ldexp(error, -exponent_of_E) + norm * _EPS / 2
+    kept = second_moment.kept_part(np.ldexp(Sigma, -exponent_of_Sigma))
+    largest = float(kept.eigenvalues[-1])
+    # Of sums of d^2 squares, of vectors that are orthonormal up to rounding, and of a
+    # few numbers more.
+    down = 1 - (d**2 + 16 * d + 16) * _EPS
+    # ||E Sigma^{1/2} Pi||_F, then ||E Sigma||_F.
+    root = math.sqrt(kept.squared_norm(E)) * down - error * math.sqrt(largest) / down
+    lost = (norm + error) * float(kept.rounding) / down
+    weighted = math.sqrt(kept.least) * root * down - lost
+    if not math.isfinite(weighted):
+        return weighted
+    # The largest singular value is assumed to be as exact as an eigenvalue.
+    tau += float(second_moment.eigenvalue_rounding(d, tau))
+    squared = Fraction(max(weighted, 0.0)) ** 2
+    scale = Fraction(4) ** (exponent_of_E + exponent_of_Sigma)
+    return _rounded_down(
+        4 * depth * _power_rounded_down(tau, 2 * depth - 2) * squared * scale
+    )
+
+
+def _product(A: np.ndarray) -> tuple[np.ndarray, float]:
+    """The product of all layers, f64[d, d], and a bound of its error, in ``||.||_F``.
+
+    Layer i adds the rounding of its product and sum, a matrix of at most
+
+        delta_i = ((d + 1) ||A_i||_F ||M_{i-1}||_F + ||M_i||_F) eps / 2
+
+    with M_i the product up to it, and the layers above it, whose product is L_i, carry
+    that on. The sum of ``||L_i||_F delta_i`` is of first order; it is taken twice for
+    what is of higher order.
+    """
+    d = A.shape[-1]
+    inputs = np.stack(list(matrices.partial_products(A)))
+    # L_l^T, ..., L_0^T.
+    above = np.stack(list(matrices.partial_products(np.swapaxes(A[::-1], 1, 2))))
+    of_inputs = np.linalg.norm(inputs, axis=(1, 2))
+    of_above = np.linalg.norm(above, axis=(1, 2))[::-1]
+    of_layers = np.linalg.norm(A, axis=(1, 2))
+    steps = (d + 1) * of_layers * of_inputs[:-1] + of_inputs[1:]
+    # A layer of zeros rounds nothing.
+    steps = np.where(A.any(axis=(1, 2)), steps, 0.0)
+    return inputs[-1], float(steps @ of_above[1:]) * _EPS
 
 
 def _corrected_right(
     depth: np.ndarray, tau: Any, E: np.ndarray, Sigma: np.ndarray
 ) -> np.ndarray:
-    """The corrected right-hand side, f64[...], for the kept part of Sigma, batched."""
+    """The corrected right-hand side, f64[...], for the kept part of Sigma, batched.
+
+    Less what rounding may add to that part; not that of E and tau.
+    """
     # The bound is of degree 2 in both. Powers of 2 keep their digits, and leave squares
     # that are within float64 where the bound is.
     exponent_of_E = matrices.exponents(E)
@@ -297,17 +362,28 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     distance = _power_rounded_down(tau, depth) + least_stretch
     of_other_layers = _power_rounded_down(tau, 2 * depth - 2)
     floor = 4 * depth * of_other_layers * Fraction(sigma_min) ** 2 * distance**2
+    rounded = _rounded_down(floor)
+    if math.isinf(rounded):
+        raise ValueError("the floor must be within the range of float64")
+    return rounded
+
+
+def _rounded_down(exact: Fraction) -> float:
+    """The largest float64 up to `exact`, at least 0; infinity if that is beyond."""
     try:
-        nearest = float(floor)
+        nearest = float(exact)
     except OverflowError:
-        raise ValueError("the floor must be within the range of float64") from None
-    return nearest if Fraction(nearest) <= floor else math.nextafter(nearest, 0.0)
+        return math.inf
+    return nearest if Fraction(nearest) <= exact else math.nextafter(nearest, 0.0)
 
 
 def _power_rounded_down(tau: float, exponent: int) -> Fraction:
-    """A lower bound of ``(1 - tau)^exponent``, or itself if the exponent is small."""
-    base = 1 - Fraction(tau)
-    if exponent <= _LARGEST_EXACT_EXPONENT:
+    """A lower bound of ``(1 - tau)^exponent``, or itself if the exponent is small.
+
+    For tau above 1, that of 1.
+    """
+    base = max(1 - Fraction(tau), Fraction(0))
+    if exponent <= _LARGEST_EXACT_EXPONENT or base == 0:
         return base**exponent
     logarithm = exponent * math.log1p(-tau)
     # Of log1p, of the product and of exp: each is off by at most two roundings.

@@ -26,9 +26,54 @@ def test_corrected_form_is_tight(depth, tau):
     R = jnp.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [0.5, 0.0, 1.0]])
     Sigma = 0.3 * jnp.eye(3)
     right = gradient_bound.gradient_lower_bound(A, R, Sigma)
-    # The rounding error of tau is amplified by 2 l / (1 - tau), here at most 320 eps =
-    # 7e-14.
-    assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=1e-12)
+    # The margin of tau, 32 eps, is amplified by 2 l / (1 - tau), here at most 320.
+    assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=3e-12)
+
+
+def exact_squared_gradient(A, R, Sigma):
+    """``||grad f||_F^2`` of float64 matrices, in fractions."""
+
+    def exact(matrix):
+        return np.array([[fractions.Fraction(x) for x in row] for row in matrix])
+
+    identity = exact(np.eye(len(R)))
+    factors = [identity + exact(layer) for layer in A.tolist()]
+    inputs = [identity]
+    for factor in factors:
+        inputs.append(factor @ inputs[-1])
+    pulled = 2 * (inputs.pop() - exact(R.tolist())) @ exact(Sigma.tolist())
+    total = 0
+    for factor, before in zip(reversed(factors), reversed(inputs), strict=True):
+        total += np.sum((pulled @ before.T) ** 2)
+        pulled = factor.T @ pulled
+    return total
+
+
+@pytest.mark.parametrize("error_log10", [0, -8, -12, -14, -16])
+def test_the_bound_is_not_above_the_exact_gradient(error_log10):
+    """At tight points of any tau, and errors E down to the rounding of the product.
+
+    E lies in the direction of the least eigenvalue of Sigma, 1 to 1e-6 of the largest.
+    """
+    rng = np.random.default_rng(error_log10 + 16)
+    shares = []
+    for _ in range(60):
+        d, depth = rng.integers(1, [4, 12])
+        tau = 1 - 10 ** rng.uniform(-3, -0.02)
+        S = random_matrices.orthogonal(rng, (), d)
+        A = np.tile(-tau * (S @ S.T), (depth, 1, 1))
+        Sigma = (S * 10.0 ** rng.uniform(-6, 0, d)) @ S.T
+        Sigma = (Sigma + Sigma.T) / 2
+        least = np.linalg.eigh(Sigma)[1][:, 0]
+        E = 10.0**error_log10 * np.outer(rng.standard_normal(d), least)
+        R = np.asarray(model.product(A)) - E
+        exact = exact_squared_gradient(A, R, Sigma)
+        bound = gradient_bound.gradient_lower_bound(A, R, Sigma)
+        assert 0 <= fractions.Fraction(bound) <= exact
+        shares.append(float(fractions.Fraction(bound) / exact) if exact else 1.0)
+    # Above the roundings of E it stays close; below them it says nothing.
+    assert error_log10 < 0 or min(shares) > 1 - 1e-6
+    assert error_log10 > -16 or min(shares) == 0
 
 
 @pytest.mark.parametrize("rotated", [False, True])
