@@ -62,6 +62,8 @@ def plain_array(name: str, value: Any) -> np.ndarray:
     Traceback (most recent call last):
     ValueError: x must be a plain array of numbers, got a MaskedArray
     """
+    if value is None:
+        raise ValueError(f"{name} must be an array of numbers, got None")
     wrapped = _find_wrapped(value)
     if wrapped is not None:
         kind = type(wrapped).__name__
@@ -76,6 +78,41 @@ def plain_array(name: str, value: Any) -> np.ndarray:
         raise ValueError(f"{name} must be an array of numbers: {reason}") from error
     if not _holds_numbers(array.dtype):
         raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
+    return array
+
+
+def label_array(name: str, labels: Any, examples: int) -> np.ndarray:
+    """`labels` as integer[examples], of any size and sign.
+
+    Raises:
+      ValueError: there is not one integer for each example; the message says how names
+        and one-hot rows become such labels.
+
+    >>> label_array("y", ["cat", "dog"], 2)
+    Traceback (most recent call last):
+    ValueError: y must hold numbers, got dtype <U3; number the classes 0 ... r - 1, as \
+np.unique(y, return_inverse=True) does
+    """
+    numbering = (
+        "number the classes 0 ... r - 1, as"
+        f" np.unique({name}, return_inverse=True) does"
+    )
+    try:
+        array = plain_array(name, labels)
+    except ValueError as error:
+        raise ValueError(f"{error}; {numbering}") from None
+    if array.shape != (examples,):
+        advice = ""
+        if array.ndim == 2 and len(array) == examples and array.shape[1] > 1:
+            advice = f"; if its rows are one-hot, pass {name}.argmax(axis=1)"
+        raise ValueError(
+            f"{name} must be {examples} integers, one for each example, got"
+            f" {array.dtype}{array.shape}{advice}"
+        )
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"{name} must hold integers, got dtype {array.dtype}; {numbering}"
+        )
     return array
 
 

@@ -98,7 +98,7 @@ class Preprocessing:
         if augments and len(self.image_shape) != 3:
             raise ValueError(
                 "pad_pixels_per_side and flip are for images [n, h, w, c], got"
-                f" {_shape_text(self.image_shape)}"
+                f" {shown_shape(self.image_shape)}"
             )
 
     @classmethod
@@ -170,7 +170,7 @@ class Preprocessing:
             )
         if raw.shape[1:] != self.image_shape:
             raise ValueError(
-                f"{name} must be {_shape_text(self.image_shape)}, as the images that"
+                f"{name} must be {shown_shape(self.image_shape)}, as the images that"
                 " the net was trained on, got shape"
                 f" {raw.shape}{self._shape_advice(name, raw.shape)}"
             )
@@ -196,7 +196,7 @@ class Preprocessing:
     def _as_float32(self, images):
         if images.dtype != self.dtype or images.shape[1:] != self.image_shape:
             raise ValueError(
-                f"images must be {self.dtype}{_shape_text(self.image_shape)}, got"
+                f"images must be {self.dtype}{shown_shape(self.image_shape)}, got"
                 f" {images.dtype}{[*images.shape]}"
             )
         return jnp.asarray(images, jnp.float32)
@@ -302,7 +302,8 @@ def looks_unscaled(images: np.ndarray) -> bool:
     return images.ndim == 4 or bool(np.all(images == np.rint(images)))
 
 
-def _shape_text(image_shape: tuple) -> str:
+def shown_shape(image_shape: tuple[int, ...]) -> str:
+    """The shape of n images, as in "[n, 32, 32, 3]"."""
     return f"[{', '.join(map(str, ('n', *image_shape)))}]"
 
 

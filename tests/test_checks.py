@@ -61,7 +61,7 @@ REFUSED = {
     "ragged": ([[1.0, 0.0], [1.0]], "must be an array of numbers"),
     "sparse": (scipy.sparse.eye(2), "dtype object"),
     "objects": (I2.astype(object), "dtype object"),
-    "none": (None, "dtype object"),
+    "none": (None, "got None"),
     "text": ([["1", "0"], ["0", "1"]], "dtype <U1"),
     "dates": (np.zeros((2, 2), "datetime64[s]"), "dtype datetime64"),
     "records": (np.zeros((2, 2), [("a", float)]), "dtype"),

@@ -97,7 +97,8 @@ def ending_of(error: BaseException, results_dir: str) -> Ending:
     if isinstance(error, SkippedError):
         return Ending(DONE.code, f"skipped: {error}")
     if isinstance(error, DivergedError):
-        return Ending(DIVERGED_CODE, str(error))
+        advice = "a lower learning rate or a longer warm-up may prevent it"
+        return Ending(DIVERGED_CODE, f"diverged: {error}; {advice}")
     if isinstance(error, Interrupted):
         return Ending(INTERRUPTED_CODE, f"interrupted; {RESUMES}")
     if isinstance(error, KeyboardInterrupt):

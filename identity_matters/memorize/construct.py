@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import matrices
-from identity_matters.checks import check_whole, plain_array
+from identity_matters.checks import check_whole, label_array, plain_array
 from identity_matters.memorize import (
     adaptive,
     certificate,
@@ -27,7 +27,6 @@ from identity_matters.memorize.examples import (
     check_memory,
     check_precision,
     distinct_examples,
-    label_array,
     largest_entry,
     random_generator,
     shape_and_advice,
@@ -364,7 +363,7 @@ def verify(
     (0, 6)
     """
     outputs = apply(network, x, batch_examples, run).astype(np.float64)
-    y = label_array(y, len(outputs))
+    y = label_array("y", y, len(outputs))
     # A label that is no class has the row of zeros and so counts as an error.
     outputs -= y[:, None] == np.arange(outputs.shape[1])
     worst = np.abs(outputs).max(1)

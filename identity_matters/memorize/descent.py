@@ -8,8 +8,8 @@ import numpy as np
 import optax
 from numpy.typing import ArrayLike
 
+from identity_matters.checks import label_array
 from identity_matters.memorize import gaussian, network
-from identity_matters.memorize.examples import label_array
 
 
 class Evaluation(TypedDict):
@@ -97,7 +97,7 @@ def train(
       ValueError: y is not one integer for each row of x.
     """
     x = jnp.asarray(x, jnp.float32)
-    y = jnp.asarray(label_array(y, len(x)), jnp.int32)
+    y = jnp.asarray(label_array("y", y, len(x)), jnp.int32)
     state = start, optax.sgd(learning_rate, momentum).init(start)
     curve: list[Evaluation] = []
     for step in range(steps_per_evaluation, steps + 1, steps_per_evaluation):

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import jax_settings
-from identity_matters.checks import check_whole, plain_array
+from identity_matters.checks import check_whole, label_array, plain_array
 from identity_matters.limits import memory_bytes
 
 # More classes than this, and than examples,
 # are not inferred: such labels are probably names.
 MOST_INFERRED_CLASSES = 1000
-_NUMBERING = "number the classes 0 ... r - 1, as np.unique(y, return_inverse=True) does"
 
 
 class ConflictingLabelsError(ValueError):
@@ -44,7 +43,7 @@ def distinct_examples(
     """
     x = plain_array("x", x)
     check_inputs(x, dtype)
-    y = label_array(y, len(x))
+    y = label_array("y", y, len(x))
     num_classes = _check_labels(y, num_classes)
     kept = _first_of_equal(x, y, dtype)
     if len(kept) < len(x):  # no copy of x where all are distinct
@@ -87,27 +86,13 @@ def shape_and_advice(x: np.ndarray) -> str:
     return f"{x.shape}"
 
 
-def label_array(y: ArrayLike, n: int) -> np.ndarray:
-    """y as integer[n]; ValueError for anything else."""
-    try:
-        y = plain_array("y", y)
-    except ValueError as error:
-        raise ValueError(f"{error}; {_NUMBERING}") from None
-    if not np.issubdtype(y.dtype, np.integer):
-        raise ValueError(f"y must hold integers, got dtype {y.dtype}; {_NUMBERING}")
-    if y.shape != (n,):
-        raise ValueError(
-            f"y must be {n} integers, one for each row of x, got {y.dtype}{y.shape}"
-        )
-    return y
-
-
 def _check_labels(y: np.ndarray, num_classes: int | None) -> int:
     """The number of classes r; ValueError unless y is in 0 ... r - 1."""
     inferred = max(1, int(y.max()) + 1)
     if num_classes is None and inferred > max(MOST_INFERRED_CLASSES, len(y)):
         raise ValueError(
-            f"labels go up to {inferred - 1}: {_NUMBERING}, or pass num_classes"
+            f"labels go up to {inferred - 1}: number the classes 0 ... r - 1, as"
+            " np.unique(y, return_inverse=True) does, or pass num_classes"
         )
     if num_classes is None:
         num_classes = inferred

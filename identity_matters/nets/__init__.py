@@ -44,7 +44,7 @@ def make_net(
     unknown setting.
     """
     if name not in NETS:
-        raise ValueError(f"model.name must be one of {', '.join(NETS)}, got {name!r}")
+        raise ValueError(f"the net must be one of {', '.join(NETS)}, got {name!r}")
     if hasattr(NETS[name], "axis_name"):
         settings["axis_name"] = axis_name
     return NETS[name](num_classes=num_classes, **settings)

@@ -19,6 +19,7 @@ from identity_matters.train.intervals import Intervals
 from identity_matters.train.loop import fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
 from identity_matters.train.progress import ProgressLog
+from identity_matters.train.records import NonFiniteError
 from identity_matters.train.step import (
     Task,
     momentum_sgd,
@@ -182,9 +183,13 @@ def _fit(
         steps_per_checkpoint=steps,
     )
     with ProgressLog(verbose) as log:
-        _, state = fit(
-            task, parallel, intervals, log, key=jax_settings.random_key(seed)
-        )
+        try:
+            _, state = fit(
+                task, parallel, intervals, log, key=jax_settings.random_key(seed)
+            )
+        except NonFiniteError as error:
+            error.add_note("Lower learning_rate, or raise warmup_steps.")
+            raise
     return state, log.records
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.special
 
 from identity_matters import flops, runs
-from identity_matters.checks import check_whole, plain_array
-from identity_matters.preprocessing import MUCH_LARGER, Preprocessing
+from identity_matters.checks import check_whole, label_array
+from identity_matters.preprocessing import MUCH_LARGER, Preprocessing, shown_shape
 from identity_matters.train import net_source
 from identity_matters.train.checkpoint import (
     NetAndPreprocessing,
@@ -70,7 +70,7 @@ class TrainedNet:
         """One line: net, parameters, raw images and normalisation."""
         parameters = flops.count_parameters(self.variables.get("params", {}))
         preprocessing = self.preprocessing
-        images = f"{preprocessing.dtype}{_shown_shape(preprocessing.image_shape)}"
+        images = f"{preprocessing.dtype}{shown_shape(preprocessing.image_shape)}"
         return (
             f"TrainedNet({type(self.net).__name__}, {parameters:,} parameters,"
             f" {images}, {preprocessing.normalization})"
@@ -282,7 +282,7 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
         raise ValueError(
             "variables are boxed with metadata: unbox them by flax.linen.meta.unbox"
         )
-    shown = _shown_shape(image_shape)
+    shown = shown_shape(image_shape)
     example = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
     try:
         logits, _ = jax.eval_shape(
@@ -303,22 +303,9 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
     return logits.shape[1]
 
 
-def _shown_shape(image_shape: tuple[int, ...]) -> str:
-    """The shape of n images, as in "[n, 32, 32, 3]"."""
-    return f"[{', '.join(map(str, ('n', *image_shape)))}]"
-
-
 def whole_labels(name: str, labels: Any, *, examples: int, classes: int) -> np.ndarray:
     """A user's argument `name` as i64[examples]; ValueError for any other labels."""
-    array = plain_array(name, labels)
-    if array.shape != (examples,):
-        raise ValueError(
-            f"{name} must be int[{examples}], one for each image, got {array.shape}"
-        )
-    if not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(
-            f"{name} must be whole numbers from 0, got dtype {array.dtype}"
-        )
+    array = label_array(name, labels, examples)
     least = int(array.min())
     largest = int(array.max())
     if least < 0 or largest >= classes:

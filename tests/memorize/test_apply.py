@@ -76,10 +76,10 @@ def test_inputs_that_are_no_numbers_of_the_network_have_no_label(float32, bad, r
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (Y[:1], "y must be 6 integers, one for each row of x"),
-        (Y[:, None], "y must be 6 integers, one for each row of x"),
-        (np.eye(3, dtype=int)[Y], "y must be 6 integers, one for each row of x"),
-        (Y[0], "y must be 6 integers, one for each row of x"),
+        (Y[:1], "y must be 6 integers, one for each example"),
+        (Y[:, None], "y must be 6 integers, one for each example"),
+        (np.eye(3, dtype=int)[Y], "y must be 6 integers, one for each example"),
+        (Y[0], "y must be 6 integers, one for each example"),
         (Y.astype(float), "y must hold integers, got dtype float64; number the"),
         (list("abcabc"), "y must hold numbers, got dtype <U1; number the classes"),
     ],

@@ -20,7 +20,7 @@ NEEDED = {"mlp": {"depth": 5, "width": 6}}
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("vgg", {}, "model.name must be one of all_conv_residual, .* got 'vgg'"),
+        ("vgg", {}, "the net must be one of all_conv_residual, .* got 'vgg'"),
         ("resnet", {"num_classes": 0}, "num_classes must be at least 1, got 0"),
         (
             "densenet",

@@ -171,13 +171,14 @@ def test_the_scale_of_pixels_is_kept_with_the_net(tmp_path):
     [
         (Y + 1, "y must be from 0 to 2, got 1 to 3"),
         (Y - 1, "y must be from 0 to 2, got -1 to 1"),
-        (Y[:-1], r"y must be int\[120\], one for each image, got \(119,\)"),
-        (Y[:, None], r"y must be int\[120\]"),
-        (np.eye(3)[Y], r"y must be int\[120\]"),
-        (Y.astype(float), "y must be whole numbers from 0, got dtype float64"),
-        (Y.astype(str), "y must hold numbers"),
+        (Y[:-1], r"y must be 120 integers, one for each example, got int64\(119,\)"),
+        (Y[:, None], "y must be 120 integers"),
+        (np.eye(3)[Y], r"y must be 120 .*; if its rows are one-hot, pass .*argmax"),
+        (Y.astype(float), "y must hold integers, got dtype float64; number the"),
+        (Y.astype(str), "y must hold numbers.*; number the classes"),
+        (None, "y must be an array of numbers, got None"),
         (np.ma.masked_equal(Y, 1), "y must be a plain array"),
-        (Y.astype(bool), "y must be whole numbers"),
+        (Y.astype(bool), "y must hold integers, got dtype bool"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(trained, y, message):

@@ -244,6 +244,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     assert (summary["status"], summary["claim"]) == ("diverged", "digits")
     assert summary["verdict"] == "not comparable"  # its settings are not the variant's
     assert "diverged_after_step" in summary["metrics"]
+    last_line = finished.stderr.splitlines()[-1]
+    assert last_line.startswith(
+        f"cifar: diverged: {summary['error']}; a lower learning"
+    )
     assert (
         "training on 4 of 5 devices (cpu); 5 do not divide the batch of 16"
         in finished.stderr

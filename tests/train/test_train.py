@@ -55,6 +55,12 @@ def test_the_papers_net_learns_digits_as_the_page_says(tmp_path, monkeypatch):
     assert bare.evaluate(x_test, y_test)["errors"] > 2 * errors
 
 
+def test_a_training_that_diverges_says_what_may_help():
+    with pytest.raises(train.NonFiniteError, match="is nan at step") as diverged:
+        trained_on(learning_rate=1e38)
+    assert diverged.value.__notes__ == ["Lower learning_rate, or raise warmup_steps."]
+
+
 @pytest.mark.parametrize(
     ("normalization", "kind"),
     [
