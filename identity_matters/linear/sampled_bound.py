@@ -49,8 +49,8 @@ def noise_floor(
       batch_examples: B.
       noise_std: of the labels, 0 or more.
     Returns:
-      The risk, or math.inf where the step is too large for the linear model to have a
-      stationary second moment, or the risk for float64.
+      The risk, or math.inf where the step is too large for the second moments of the
+      linear model to come to rest, or the risk for float64.
     Raises:
       ValueError: an argument is not as above, or not made of finite real numbers, or
         depth or batch_examples is not a positive whole number.

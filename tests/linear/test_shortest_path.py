@@ -16,6 +16,7 @@ from identity_matters.linear.factorization import (
 from identity_matters.linear.lower_bound import (
     norm_lower_bound,
 )
+from identity_matters.linear.optimum import longest_step_in_plane
 from identity_matters.linear.shortest_path import (
     PathSettings,
     _power_series,
@@ -24,6 +25,7 @@ from identity_matters.linear.shortest_path import (
 )
 from identity_matters.linear.target import NotApplicableError
 from tests.linear.plane_paths import (
+    longest_in_plane,
     plane_path_length,
     stretched_turn,
     turn,
@@ -75,6 +77,28 @@ def test_shortest_path_reaches_the_exact_length_in_the_plane(theta, g):
     assert norm >= lower * (1 - 1e-12) >= -math.expm1(-exact / depth)
     # sup |w| is at most the length, and |e^z - 1| at most e^|z| - 1.
     assert depth * math.log1p(lower) <= exact * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 10, 100])
+def test_the_optimum_lies_between_the_bounds_by_the_length(depth):
+    """F9 where both are known: tau_l by F15, where it is below 1, and L by F11.
+
+    Multiples of I attain either bound.
+    """
+    tightest = []
+    for theta in (0.0, 0.3, 1.5, math.pi):
+        for g in (0.0, 1e-3, 0.4, 2.0):
+            for m in (-1.0, -1e-3, 0.0, 1.0):
+                optimum = longest_step_in_plane(theta, m, g, depth).norm
+                if optimum >= 1:
+                    continue
+                length = longest_in_plane(theta, m, g)
+                below = -math.expm1(-length / depth)
+                above = math.expm1(length / depth)
+                assert below * (1 - 1e-9) <= optimum <= above * (1 + 1e-9)
+                if length:
+                    tightest.append((optimum / below, above / optimum))
+    assert np.min(tightest, axis=0) == pytest.approx([1, 1], abs=1e-9)
 
 
 def pieces_near_identity(m, d, size=0.1):

@@ -169,6 +169,32 @@ def test_no_vector_gets_further_than_its_layers_carry_it():
         assert 1 - K[-1] ** (1 / depth) <= tau * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("d", [1, 2, 4])
+@pytest.mark.parametrize("tau", [0.999, 1.0, 1.3, 2.5])
+def test_bounds_of_layers_at_and_beyond_norm_1(d, tau):
+    """F4 stops at 1; F6 and F7 do not need it. Half the layers turn one plane alike."""
+    rng = np.random.default_rng(1)
+    for trial in range(100):
+        depth = int(rng.integers(1, 6))
+        A = random_ball.layers(rng, "boundary", np.array([tau]), depth, d)[0]
+        if trial % 2:
+            A[:] = A[0]
+        R = product((np.eye(d) + A)[::-1], d)
+        x = rng.standard_normal((d, 50))
+        lengths = np.linalg.norm(R @ x, axis=0) / np.linalg.norm(x, axis=0)
+        if not lengths.min() > 0:
+            continue
+        cosines = np.sum(x * (R @ x), axis=0) / np.sum(x**2, axis=0) / lengths
+        phi = np.arccos(np.clip(cosines, -1, 1))
+        w = np.log(lengths) + 1j * phi
+        bounds = np.minimum(1, np.abs(np.expm1(w / depth)))
+        assert bounds.max() <= tau * (1 + 1e-7)  # F4
+        K = np.linalg.svd(R, compute_uv=False)
+        assert K[0] ** (1 / depth) - 1 <= tau * (1 + 1e-9)  # F6
+        assert 1 - K[-1] ** (1 / depth) <= tau * (1 + 1e-9)
+        assert depth == 1 or math.sin(phi.max() / depth) <= tau * (1 + 1e-7)  # F7
+
+
 @pytest.mark.parametrize("tau", [0.1, 0.5, 0.9, 0.99])
 def test_the_logarithm_of_a_disc_is_convex(tau):
     """F5: the tangent of log(1 + tau e^it) turns one way, and once around."""
