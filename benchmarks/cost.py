@@ -195,14 +195,14 @@ def _test_examples(settings: dict) -> int:
 def page(records: list[dict]) -> str:
     """The text of docs/cost.md; programs that the records lack have no row.
 
-    Of several records of one program, the last counts.
+    Of several records of one program, the last counts. Rows are in the order of the
+    accelerators, and for each in that of the programs.
     """
-    records = list(
-        {
-            (record["slice"], record["program"], record["part"]): record
-            for record in records
-        }.values()
-    )
+    last_records = {
+        (record["slice"], record["program"], record["part"]): record
+        for record in records
+    }
+    records = [last_records[key] for key in sorted(last_records)]
     trainings = _trainings(records)
     rows = [_row(training) for training in trainings]
     rows += [_row_of_table_2(slice_, trainings) for slice_ in _slices(trainings)]

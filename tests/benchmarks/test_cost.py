@@ -3,6 +3,9 @@
 import pytest
 
 from benchmarks import compile_check, cost
+from identity_matters import runs
+from tests.forked import ROOT
+from tests.measured import REFERENCE
 
 
 def test_hours_by_hand():
@@ -104,3 +107,14 @@ def test_the_rows_of_table_2_are_summed_where_one_chip_takes_all_of_them():
     row = f"| all CIFAR rows of Table 2, in turn | v5e-1 | 1 |{'  |' * 6}"
     assert f"{row} {2 * hours:.2g} | {2 * hours / 0.4:.2g} |" in cost.page(records)
     assert "in turn" not in cost.page(records[2:])
+
+
+def test_the_committed_page_follows_from_the_reference_runs():
+    paths = (REFERENCE / "benchmark_compile_check").glob("*/seed=0")
+    compiled = [runs.read_run(path) for path in paths]
+    compiled.sort(key=lambda run: run.environment["started"])
+    records = [record for run in compiled for record in run.records]
+    committed = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    assert cost.page(records) == committed
+    # The order of the runs does not show, since no program is in two of them.
+    assert cost.page(records[::-1]) == committed
