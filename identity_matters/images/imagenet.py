@@ -138,8 +138,8 @@ def builder(data_dir: str | os.PathLike[str], name: str = NAME) -> Any:
 def is_prepared(builder: Any) -> bool:
     """Whether the files of a `builder` are there.
 
-    tensorflow_datasets would warn of a directory that it does not find. Who asks has a
-    message of their own.
+    tensorflow_datasets would warn of a directory that it does not find; callers have
+    messages of their own.
     """
     logger = logging.getLogger("absl")
     level = logger.level
