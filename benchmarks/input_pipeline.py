@@ -286,11 +286,10 @@ def verdict(config: dict, records: list[dict]) -> run.Verdict:
             record["share_of_decoder_percent"] >= least
             and record["wait_percent"] <= most
         )
-        for name in record:
+        stream = f"{record['kind']}/cores={record['cores']}"
+        for name, value in record.items():
             if name.endswith(("second_per_core", "_percent")):
-                metrics[f"{name}/{record['kind']}/cores={record['cores']}"] = record[
-                    name
-                ]
+                metrics[f"{name}/{stream}"] = value
     return shared.judged("imagenet-input", metrics, reached, records)
 
 

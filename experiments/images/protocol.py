@@ -26,6 +26,8 @@ STEPS_PER_WARMUP_STEP = 20  # the warm-up is a twentieth of the steps
 # A final training has failed if its training error
 # is within this of chance, in percentage points.
 CHANCE_MARGIN_PERCENT = 10.0
+# Of these a final training has those that it got to.
+_SCORES = ("test_error_percent", "train_error_percent", "train_loss", "diverged_step")
 TUNING = "tuning"
 FINAL = "final"
 # Settings of the optimizer that are the same for all arms, or tuned.
@@ -231,23 +233,16 @@ def metrics_of(records: list[dict]) -> dict:
     """The tuned rates, errors, sizes and operations of all arms, as ``NAME/ARM``."""
     metrics: dict = {}
     for arm, result in finals(records).items():
-        metrics[f"learning_rate/{arm}"] = result["learning_rate"]
-        metrics[f"at_edge_of_grid/{arm}"] = int(
-            result["learning_rate"] in (LEARNING_RATES[0], LEARNING_RATES[-1])
-        )
-        metrics[f"failed/{arm}"] = int(failed(result))
-        for name in (
-            "test_error_percent",
-            "train_error_percent",
-            "train_loss",
-            "diverged_step",
-        ):
-            if name in result:
-                metrics[f"{name}/{arm}"] = result[name]
-        metrics[f"parameters/{arm}"] = result["parameters"]
-        metrics[f"training_flops_per_example/{arm}"] = result[
-            "training_flops_per_example"
-        ]
+        rate = result["learning_rate"]
+        values = {
+            "learning_rate": rate,
+            "at_edge_of_grid": int(rate in (LEARNING_RATES[0], LEARNING_RATES[-1])),
+            "failed": int(failed(result)),
+            **{name: result[name] for name in _SCORES if name in result},
+            "parameters": result["parameters"],
+            "training_flops_per_example": result["training_flops_per_example"],
+        }
+        metrics |= {f"{name}/{arm}": value for name, value in values.items()}
     return metrics
 
 

@@ -315,9 +315,9 @@ def _drawn_runs(experiment: str, collection: Collection) -> list[Run]:
     runs = [run for run in collection.runs if run.experiment == experiment]
     full = {run.variant for run in runs if run.summary["scale"] == "paper"}
     return [
-        r
-        for r in runs
-        if r.summary["scale"] == "paper" or r.variant.split("@")[0] not in full
+        run
+        for run in runs
+        if run.summary["scale"] == "paper" or run.variant.split("@")[0] not in full
     ]
 
 
