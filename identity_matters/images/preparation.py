@@ -72,24 +72,28 @@ def prepare(name: str, data_dir: str | os.PathLike[str]) -> list[pathlib.Path]:
         return []
     directories = [split_directory(source, split, data_dir) for split in source.splits]
     if not all((directory / "manifest.json").exists() for directory in directories):
-        builder = _prepared_builder(
-            name,
-            tfds_name=source.tfds_name,
-            data_dir=data_dir,
-            archives=(source.archive,),
-            origin=source.origin,
-        )
-        for split in source.splits:
-            try:
-                images, labels = decode(source, split, builder)
-            except Exception as error:  # of any type, from three libraries
-                raise ValueError(
-                    f"the files of {name} in {builder.data_dir} cannot be read"
-                    f" ({_in_short(error)}); delete that directory and run make data"
-                    " again"
-                ) from error
-            write(source, split, data_dir, images, labels)
+        _write_splits(source, data_dir)
     return directories
+
+
+def _write_splits(source: Source, data_dir: pathlib.Path) -> None:
+    """Prepares, decodes and writes all splits; ValueError as `prepare`."""
+    builder = _prepared_builder(
+        source.name,
+        tfds_name=source.tfds_name,
+        data_dir=data_dir,
+        archives=(source.archive,),
+        origin=source.origin,
+    )
+    for split in source.splits:
+        try:
+            images, labels = decode(source, split, builder)
+        except Exception as error:  # of any type, from three libraries
+            raise ValueError(
+                f"the files of {source.name} in {builder.data_dir} cannot be read"
+                f" ({_in_short(error)}); delete that directory and run make data again"
+            ) from error
+        write(source, split, data_dir, images, labels)
 
 
 def _prepared_builder(
