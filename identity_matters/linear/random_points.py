@@ -87,14 +87,21 @@ def draw_points(
     ``P_i = Q_i``; where the singular values come close to tau, ``A_i`` is then close to
     ``-tau I``. In half of the points the rows of E are close to multiples of the
     eigenvector of the least eigenvalue of Sigma. ValueError unless the counts are
-    positive whole numbers and ``0 < max_tau < 1``: beyond 1, (G3) says nothing, but its
-    right-hand side is a number.
+    positive whole numbers and ``0 < max_tau < 1``, and the rounding of a layer cannot
+    take its norm to 1, as it could for d of 20 or more and max_tau near 1: from 1 on,
+    (G3) says nothing, but its right-hand side is a number.
     """
     points = check_whole("points", points)
     depth = check_whole("depth", depth)
     d = check_whole("d", d)
     if not 0 < max_tau < 1:
         raise ValueError(f"max_tau must be above 0 and below 1, got {max_tau}")
+    largest_tau = max_tau * (1 - 10**_LOG10_CLOSEST)
+    if not largest_tau * (1 + _enlargement(d)) < 1:
+        raise ValueError(
+            f"max_tau = {max_tau} is too close to 1 for d = {d}: rounding may take the"
+            " norm of a layer to 1"
+        )
     uniform = _draw_uniform(
         key,
         points,
@@ -240,7 +247,7 @@ def compare_sides(points: Points) -> dict:
     """
     depth, d = points.A.shape[:2]
     roundings = _Roundings.of(d)
-    tau = _enlarged_tau(points.tau, d, roundings)
+    tau = points.tau * (1 + _enlargement(d))
     W = points.A + jnp.eye(d, dtype=points.A.dtype)[:, :, None][None]
     left, left_error = _squared_gradient(W, 1 + tau, points, roundings)
     right = _right_side(tau, points, depth)
@@ -253,17 +260,17 @@ def compare_sides(points: Points) -> dict:
     }
 
 
-def _enlarged_tau(drawn: jax.Array, d: int, roundings: _Roundings) -> jax.Array:
-    """``tau' = tau (1 + 20 d^{3/2} u + 4 u)``, f32[points]: at least |||A||| (G11).
+def _enlargement(d: int) -> float:
+    """``20 d^{3/2} u + 4 u``: |||A||| is at most ``tau' = tau (1 + this)`` (G11).
 
-    `drawn`, f32[points], is tau. The layers as computed *are* the point, so that their
-    norms have to be bounded, not those of the layers that were meant.
+    The layers as computed *are* the point, so that their norms have to be bounded, not
+    those of the layers that were meant.
     """
     # Two reflections, each off by 10 d u times ||A_i||_F <= sqrt(d) tau.
-    in_reflections = 2 * math.sqrt(d) * roundings.reflection
-    # The roundings of the factor below and of its product with tau: 2 u, taken twice.
+    in_reflections = 2 * math.sqrt(d) * _Roundings.of(d).reflection
+    # The roundings of the factor of tau and of its product with tau: 2 u, taken twice.
     in_product = 4 * _UNIT_ROUNDOFF
-    return drawn * (1 + in_reflections + in_product)
+    return in_reflections + in_product
 
 
 def _right_relative_error(tau: jax.Array, depth: int, d: int) -> jax.Array:

@@ -121,6 +121,10 @@ def test_values_that_are_not_numbers_are_violations(monkeypatch):
     ("change", "message"),
     [
         ({"max_tau": 1.5}, "max_tau must be above 0 and below 1, got 1.5"),
+        (
+            {"max_tau": 1 - 1e-7, "d": 20},
+            "max_tau = 0.9999999 is too close to 1 for d = 20",
+        ),
         ({"depth": 0}, "depth must be at least 1, got 0"),
         ({"d": 2.0}, "d must be a whole number, got 2.0"),
     ],
@@ -128,3 +132,11 @@ def test_values_that_are_not_numbers_are_violations(monkeypatch):
 def test_points_of_which_the_bound_says_nothing_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         random_points.draw_points(jax.random.key(0), **(SIZES | change))
+
+
+def test_the_radius_with_its_rounding_stays_below_1_where_points_are_drawn():
+    near_1 = random_points.draw_points(
+        jax.random.key(0), points=200, depth=1, d=19, max_tau=1 - 1e-7
+    )
+    sides = random_points.compare_sides(near_1)
+    assert (sides["right_error"] > 0).all()
