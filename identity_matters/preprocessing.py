@@ -365,5 +365,8 @@ def _draw_crop(key, *, pad: int, flip: bool) -> tuple:
     row = column = jnp.int32(pad)
     if pad:
         row, column = jax.random.randint(crop_key, (2,), 0, 2 * pad + 1, jnp.int32)
-    is_mirrored = jax.random.bernoulli(flip_key) if flip else jnp.bool_(False)
+    is_mirrored = jnp.bool_(False)
+    if flip:
+        # Of a Python float, JAX would draw other bits where it computes in 64 bits.
+        is_mirrored = jax.random.bernoulli(flip_key, jnp.float32(0.5))
     return row, column, is_mirrored

@@ -88,6 +88,17 @@ def test_all_crops_and_flips_happen_equally_often_and_nothing_else(key, pad, fli
     assert all(abs(count - 100) <= 50 for count in counts.values())
 
 
+def test_crops_and_flips_do_not_depend_on_whether_jax_computes_in_64_bits():
+    images = _images(20)
+    train_input, _ = _inputs("none", images, pad=1, flip=True)
+    inputs = []
+    for wide in (False, True):
+        with jax.enable_x64(wide):
+            keys = jax.random.split(jax.random.key(0), len(images))
+            inputs.append(np.asarray(train_input(images, keys)))
+    np.testing.assert_array_equal(*inputs)
+
+
 def _standardized(image):
     x = image.astype(np.float64)
     return (x - x.mean()) / max(x.std(), 1 / np.sqrt(x.size))

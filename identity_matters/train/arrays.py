@@ -54,7 +54,8 @@ def train(
 
     Args:
       net: a flax module, called as ``net(x, train=...)``; it returns logits, or a tuple
-        that starts with them. `identity_matters.nets` has some.
+        that starts with them. `identity_matters.nets` has some. Batch norm averages
+        over each device's share of a batch, unless its `axis_name` is "devices".
       variables: the initial ones, from `net.init`.
 
       x, x_test: uint8, or floating-point as float32, [n, ...]; images are [n, h, w, c].

@@ -65,13 +65,11 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
 
     Raises NetUnknownError if `net` is another one, or is needed and missing.
     """
+    if net is not None:
+        _check_is_described(net, description)
+        return net
     module_name, _, class_name = description["class"].partition(":")
     module_name = _MOVED_MODULES.get(module_name, module_name)
-    if net is not None:
-        _check_is_described(
-            net, {**description, "class": f"{module_name}:{class_name}"}
-        )
-        return net
     if description["fields"] is None:
         raise NetUnknownError(
             f"the net, a {class_name} of {module_name}, has a field that cannot be"
@@ -90,14 +88,23 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
 
 
 def _check_is_described(net: nn.Module, description: dict) -> None:
-    """Raises NetUnknownError unless the description is of a net like this one."""
+    """Raises NetUnknownError unless the description is of a net like this one.
+
+    The module of its class may be another: a class that was written in a notebook is of
+    "__main__" there, and may have moved to a file since.
+    """
     check_is_linen(net)
     given = describe(net)
-    if given != description:
+    if _class_and_fields(given) != _class_and_fields(description):
         raise NetUnknownError(
             f"net must be the one that was saved, {_text(description)}, got"
             f" {_text(given)}"
         )
+
+
+def _class_and_fields(description: dict) -> tuple[str, dict | None]:
+    """The name of the class without its module, and the fields."""
+    return description["class"].partition(":")[2], description["fields"]
 
 
 def _find_class(module_name: str, class_name: str) -> type[nn.Module]:

@@ -310,9 +310,21 @@ def _updated(
         "fixed": state["fixed"],
         # If the net averages over devices, these are equal on all of them already; if
         # it does not, the devices would drift apart without this mean.
-        "batch_stats": jax.lax.pmean(batch_stats, AXIS_NAME),
+        "batch_stats": _mean_over_devices(batch_stats),
         "opt_state": opt_state,
     }
+
+
+def _mean_over_devices(batch_stats: Any) -> Any:
+    """The means over AXIS_NAME, in the dtypes that the statistics have.
+
+    The mean of whole numbers, such as a count of batches, would be a float.
+    """
+    return jax.tree.map(
+        lambda mean, stat: mean.astype(stat.dtype),
+        jax.lax.pmean(batch_stats, AXIS_NAME),
+        batch_stats,
+    )
 
 
 def dispatch(

@@ -49,6 +49,9 @@ class TrainedNet:
       variables: its collections by name, as from `train` or `load_variables`.
       preprocessing: from the raw images that the methods take to the inputs of the net.
 
+    The methods may go on with copies of the variables, so do not change them in place:
+    make another `TrainedNet`.
+
     Raises ValueError if the three do not fit together.
     """
 
@@ -98,7 +101,7 @@ class TrainedNet:
           batch_examples: how many images are computed at a time.
         Raises:
           ValueError: other images (see `Preprocessing.check_images`), or logits that
-            are NaN.
+            are NaN or above the largest float.
         """
         check_whole("batch_examples", batch_examples)
         raw = self.preprocessing.check_images("images", images)
@@ -114,10 +117,13 @@ class TrainedNet:
                 np.asarray(self._logits(self._on_device, padded))[: len(batch)]
             )
         logits = np.concatenate(parts)
-        if np.isnan(logits).any():
-            first = int(np.argwhere(np.isnan(logits))[0, 0])
-            reason = self._reason_for_nan(raw[first : first + 1])
-            raise ValueError(f"the net gives NaN for images[{first}]: {reason}")
+        # -inf is the logit of a class that a net rules out.
+        unusable = np.isnan(logits) | (logits == np.inf)
+        if unusable.any():
+            first, label = map(int, np.argwhere(unusable)[0])
+            shown = "NaN" if np.isnan(logits[first, label]) else "infinity"
+            reason = self._reason_for_overflow(raw[first : first + 1])
+            raise ValueError(f"the net gives {shown} for images[{first}]: {reason}")
         return logits
 
     def evaluate(
@@ -172,7 +178,7 @@ class TrainedNet:
             directory, self.variables, belongs_to=belongs_to, rounded_to=rounded_to
         )
 
-    def _reason_for_nan(self, image: np.ndarray) -> str:
+    def _reason_for_overflow(self, image: np.ndarray) -> str:
         """Whether the variables are at fault, or the values of this image, [1, ...]."""
         unusable = "its variables are not usable"
         if not all(_is_finite(leaf) for leaf in jax.tree.leaves(self.variables)):
@@ -201,7 +207,7 @@ class TrainedNet:
         # one with a list in a field cannot be hashed.
         def logits(variables, images):
             x = self.preprocessing.eval_input(images)
-            return apply(self.net, variables, x, train=False)[0].astype(jnp.float32)
+            return apply(self.net, variables, x, train=False)[0]
 
         return jax.jit(logits)
 
@@ -300,6 +306,8 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
         raise ValueError(
             f"the net must give logits [n, k], got {getattr(logits, 'shape', logits)}"
         )
+    if logits.dtype != jnp.float32:
+        raise ValueError(f"the net must give floating-point logits, got {logits.dtype}")
     return logits.shape[1]
 
 
@@ -323,7 +331,7 @@ def apply(
     train: bool,
     keys: jax.Array | None = None,
 ) -> tuple[jax.Array, dict]:
-    """Logits, and what `step.Task.apply` returns beside them, of any flax module.
+    """Logits f32[n, k], and what else `step.Task.apply` returns, of any flax module.
 
     Residual ratios are left out, since not every module has them.
     """
@@ -339,6 +347,9 @@ def apply(
         arguments |= {"keys": keys} if takes_keys else {"rngs": {"dropout": keys[0]}}
     outputs, changed = net.apply(variables, x, **arguments)
     logits = outputs[0] if isinstance(outputs, tuple) else outputs
+    if isinstance(logits, jax.Array) and jnp.issubdtype(logits.dtype, jnp.floating):
+        # In the bfloat16 of a net, losses and their sums would have two digits.
+        logits = logits.astype(jnp.float32)
     return logits, {
         "residual_ratio": jnp.zeros((0, len(x)), jnp.float32),
         "batch_stats": (changed if train else variables).get("batch_stats", {}),

@@ -207,6 +207,13 @@ class NotLogits(nn.Module):
         return nn.Dense(CLASSES)(x)
 
 
+class Labels(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        logits = nn.Dense(CLASSES)(x.reshape(len(x), -1))
+        return nn.one_hot(logits.argmax(axis=1), CLASSES, dtype=jnp.int32)
+
+
 @pytest.mark.parametrize(
     ("net", "variables", "message"),
     [
@@ -227,6 +234,7 @@ class NotLogits(nn.Module):
             "the net has the collections counters, which training would lose",
         ),
         (NotLogits(), None, r"must give logits \[n, k\], got \(2, 6, 6, 3\)"),
+        (Labels(), None, "the net must give floating-point logits, got int32"),
         (Own(), {"batch_stats": {}}, "variables must have params"),
         (Own(), [1], "variables must be a dict, got list"),
         (Own(widths=(17,)), start_of(Own()), r"cannot take images \[n, 6, 6, 1\]"),
@@ -296,6 +304,28 @@ def test_a_net_that_gives_nan_says_so(trained):
         unusable = r"the net gives NaN for images\[0\]: its variables are not usable"
         with pytest.raises(ValueError, match=unusable):
             broken.predict(X)
+
+
+class Masked(nn.Module):
+    """Its logits go up to `largest`; the last class is ruled out."""
+
+    largest: float
+
+    @nn.compact
+    def __call__(self, x, train):
+        logits = nn.Dense(CLASSES)(x.reshape(len(x), -1)) * self.largest
+        return logits.at[:, -1].set(-jnp.inf)
+
+
+def test_an_infinite_logit_has_no_loss_and_is_refused(trained):
+    net = Masked(largest=1.0)
+    masked = train.TrainedNet(net, start_of(net), trained.preprocessing)
+    assert np.isfinite(masked.evaluate(X, np.zeros_like(Y))["loss"])
+    infinite = train.TrainedNet(
+        Masked(largest=float("inf")), masked.variables, masked.preprocessing
+    )
+    with pytest.raises(ValueError, match=r"the net gives infinity for images\[\d+\]"):
+        infinite.predict(X)
 
 
 @pytest.mark.filterwarnings("ignore:the values of images go up to")

@@ -133,6 +133,31 @@ def test_only_kernels_decay():
     assert np.linalg.norm(after["kernel"]) < 0.96 * np.linalg.norm(kernel)
 
 
+def test_losses_of_a_net_in_bfloat16_are_those_of_its_logits():
+    class Bfloat16(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.Dense(3, dtype=jnp.bfloat16)(x.reshape(len(x), -1))
+
+    trained, records = trained_on(net=Bfloat16())
+    expected = trained.evaluate(NEW, NEW_Y)["loss"]  # in float64
+    assert records[-1]["test_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_running_statistics_keep_their_dtype():
+    class Counting(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            count = self.variable("batch_stats", "count", jnp.zeros, (), jnp.int32)
+            if train:
+                count.value += 1
+            return nn.Dense(3)(x.reshape(len(x), -1))
+
+    trained, _ = trained_on(net=Counting(), steps=3)
+    count = trained.variables["batch_stats"]["count"]
+    assert count == 3 and count.dtype == np.int32
+
+
 def test_augmentation_is_for_training_alone(trained):
     flipped, _ = trained_on(flip=True)
     same = train.TrainedNet(trained.net, trained.variables, flipped.preprocessing)
@@ -166,6 +191,15 @@ def test_a_net_with_a_list_in_a_field_and_one_of_another_class(trained, tmp_path
         net_source.NetUnknownError, match=r"saved, .*\(16,\).*got .*\(17,\)"
     ):
         train.load(tmp_path / "local", net=Local(widths=(17,)))
+
+
+def test_a_class_that_has_moved_to_another_module_is_the_same(trained, tmp_path):
+    in_a_notebook = type("Own", (Own,), {"__module__": "__main__"})
+    train.TrainedNet(in_a_notebook(), trained.variables, trained.preprocessing).save(
+        tmp_path / "net"
+    )
+    loaded = train.load(tmp_path / "net", net=Own())
+    np.testing.assert_array_equal(loaded.logits(NEW), trained.logits(NEW))
 
 
 @pytest.mark.parametrize(
