@@ -120,11 +120,7 @@ get_config = configs({variant: _settings(variant) for variant in OTHER_VARIANTS}
 def trials(*, variant: str, model: dict, nets: dict, **groups) -> list[dict]:
     """One training for each net to compare."""
     defaults = EXPERIMENT.settings_of(variant).get("model", model)
-    for name, default in defaults.items():
-        if model[name] != default and all(name in changes for changes in nets.values()):
-            raise ValueError(
-                f"model.{name} would change nothing: each of nets has its own"
-            )
+    settings.require_use(model, defaults, changes=nets.values(), setting="nets")
     return [
         {"net": name, "model": {**model, **changes}, **groups}
         for name, changes in nets.items()

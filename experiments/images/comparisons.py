@@ -205,11 +205,13 @@ VARIANTS = {
 get_config = configs(_VARIANTS)
 
 
-def trials(*, variant: str, **of_protocol) -> list[dict]:
+def trials(*, variant: str, model: dict, arms: dict, **of_protocol) -> list[dict]:
     """A final training for each arm, after five tuning trials unless it was tuned."""
+    defaults = EXPERIMENT.settings_of(variant).get("model", model)
+    settings.require_use(model, defaults, changes=arms.values(), setting="arms")
     if "tuned_rates" in of_protocol:
-        return protocol.final_trials(**of_protocol)
-    return protocol.trials(**of_protocol)
+        return protocol.final_trials(model=model, arms=arms, **of_protocol)
+    return protocol.trials(model=model, arms=arms, **of_protocol)
 
 
 def verdict(config: dict, records: list[dict]) -> run.Verdict:

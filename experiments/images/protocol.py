@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # need them, so that --help does not wait for them.
 
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
-# The last training images; TFDS's order of CIFAR and our split of digits are random.
+# The last training images. The order of CIFAR is random, as TFDS makes it; that of
+# digits is not.
 HELD_OUT_EXAMPLES = {"digits": 269, "cifar10": 5000, "cifar100": 5000}
 STEPS_PER_WARMUP_STEP = 20  # the warm-up is a twentieth of the steps
 # A final training has failed if its training error
@@ -139,6 +140,10 @@ def build(*, arm: str, phase: str, tried_rate: float | None, **groups) -> Part:
     Raises:
       ValueError or TypeError: settings cannot be used.
     """
+    if groups["train"]["keep_final_checkpoint"]:
+        raise ValueError(
+            "train.keep_final_checkpoint must be False: comparisons keep no nets"
+        )
     part = Part(arm, phase, tried_rate, groups)
     if phase == FINAL:  # one of each arm is enough to find mistakes
         make_training(part, LEARNING_RATES[0])
@@ -176,8 +181,12 @@ def make_training(part: Part, rate: float) -> "Training":
 
 
 def without_held_out(images: "ImageData", count: int) -> "ImageData":
-    """The data without the last `count` training images, which become the test set."""
+    """The data without the last `count` training images, which become the test set.
+
+    Their preprocessing is fitted to the other training images alone.
+    """
     from identity_matters.batches import Arrays
+    from identity_matters.preprocessing import Preprocessing
 
     whole = images.examples
     if not isinstance(whole, Arrays):
@@ -188,8 +197,16 @@ def without_held_out(images: "ImageData", count: int) -> "ImageData":
         whole.train_images[-count:],
         whole.train_labels[-count:],
     )
+    preprocessing = Preprocessing.fit(
+        images.preprocessing.normalization,
+        examples.train_images,
+        pad_pixels_per_side=images.preprocessing.pad_pixels_per_side,
+        flip=images.preprocessing.flip,
+    )
     fingerprint = {**images.fingerprint, "held_out_examples": count}
-    return images._replace(examples=examples, fingerprint=fingerprint)
+    return images._replace(
+        examples=examples, preprocessing=preprocessing, fingerprint=fingerprint
+    )
 
 
 def measure(part: Part, key, log) -> dict:

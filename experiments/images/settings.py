@@ -5,8 +5,10 @@ file loads neither JAX nor the data, so that --help answers at once. The comment
 settings are what --help says of them.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from identity_matters import runs
 from identity_matters.images import datasets, imagenet
 
 if TYPE_CHECKING:
@@ -151,6 +153,24 @@ def dispatches_at(batch_examples: int, *epochs: int) -> tuple[int, ...]:
     return tuple(
         round(step / unit) * unit for step in steps_at(batch_examples, *epochs)
     )
+
+
+def require_use(
+    model: dict, defaults: dict, *, changes: Collection[dict], setting: str
+) -> None:
+    """Raises ValueError for a change of `model` that none of several nets would have.
+
+    Args:
+      model: the settings that the nets have in common.
+      defaults: those of the unchanged variant.
+      changes: of `model`, of each net; those that name a net replace it as a whole.
+      setting: where `changes` stand.
+    """
+    for name in runs.differences(defaults, model):
+        if all(name in changed or "name" in changed for changed in changes):
+            raise ValueError(
+                f"model.{name} would change nothing: each of {setting} has its own"
+            )
 
 
 def one_training(*, variant: str, **groups) -> list[dict]:

@@ -178,6 +178,47 @@ def test_an_arm_is_trained_at_its_best_rate_and_only_then_scored_on_the_test_set
     assert rates == [0.3, 0.01, 0.1]
 
 
+def test_held_out_images_have_no_share_in_the_normalisation():
+    rng = np.random.default_rng(0)
+    bright = np.arange(30)[:, None, None, None] + rng.integers(0, 9, (30, 4, 4, 1))
+    labels = np.zeros(30, np.int64)
+    train_images = bright.astype(np.uint8)
+    examples = Arrays(train_images, labels, train_images[:1], labels[:1])
+    fitted = Preprocessing.fit("mean_std", train_images, pad_pixels_per_side=1)
+    short = protocol.without_held_out(data.ImageData(examples, fitted, {}), 10)
+    constants = short.preprocessing.constants
+    assert constants["shift"].item() == pytest.approx(train_images[:20].mean())
+    assert constants["divisor"].item() == pytest.approx(train_images[:20].std())
+    assert short.preprocessing.pad_pixels_per_side == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "message"),
+    [
+        (
+            "digits/identity",
+            {"model.blocks_per_stage": (1, 1, 1)},
+            "model.blocks_per_stage would change nothing: each of arms has its own",
+        ),
+        (
+            "cifar10/table_2",
+            {"model.widths": (16, 32, 64)},
+            "model.widths would change nothing: each of arms has its own",
+        ),
+        (
+            "digits/two_depths",
+            {"train.keep_final_checkpoint": True},
+            "train.keep_final_checkpoint must be False: comparisons keep no nets",
+        ),
+    ],
+)
+def test_settings_that_would_change_nothing_are_refused(variant, changes, message):
+    with pytest.raises(ValueError, match=message):
+        protocol.build(
+            **comparisons.trials(**settings(comparisons, variant, **changes))[0]
+        )
+
+
 def test_the_tuning_trials_of_an_arm_share_one_program():
     """It is compiled once, not once for each rate."""
     every_trial = comparisons.trials(**settings(comparisons, "digits/initialisation"))
