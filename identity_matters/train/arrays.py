@@ -1,6 +1,7 @@
 """Training on your own arrays, with the loop that the experiments use."""
 
 import functools
+import warnings
 from typing import Any
 
 import flax.core
@@ -14,7 +15,7 @@ from identity_matters.batches import Arrays
 from identity_matters.checks import check_whole, plain_array, positive_number
 from identity_matters.net_variables import COLLECTIONS, of_every_collection
 from identity_matters.preprocessing import Preprocessing, looks_unscaled, raw_images
-from identity_matters.train import net_source, trained_net
+from identity_matters.train import net_source, trained_net, trees
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.loop import fit
 from identity_matters.train.parallel import ParallelSteps, pick_devices
@@ -27,6 +28,10 @@ from identity_matters.train.step import (
 )
 
 LOGS = 10  # about how many train records a run has
+# No step would change a net much whose inputs were all below this.
+_LEAST_INPUT = 0.01
+# Of how many training images, spread over all, the inputs are looked at.
+_LOOKED_AT = 100
 
 
 def train(
@@ -103,6 +108,7 @@ def train(
         pad_pixels_per_side=pad_pixels_per_side,
         flip=flip,
     )
+    _warn_of_tiny_inputs(images, preprocessing)
     test_images = preprocessing.check_images("x_test", x_test)
     initial = _checked_collections(variables)
     classes = trained_net.count_classes(net, initial, preprocessing.image_shape)
@@ -147,6 +153,23 @@ def _training_images(x: Any, normalization: str) -> np.ndarray:
             " and x_test"
         )
     return images
+
+
+def _warn_of_tiny_inputs(images: np.ndarray, preprocessing: Preprocessing) -> None:
+    """Warns if the preprocessing leaves next to nothing of the training images.
+
+    So it does with 0 and 1 in uint8, over 255, and ``per_image`` with numbers that vary
+    little, or that float32 cannot square.
+    """
+    spread = images[:: -(-len(images) // _LOOKED_AT)]
+    largest = float(np.abs(preprocessing.eval_input(spread)).max())
+    if largest < _LEAST_INPUT:
+        warnings.warn(
+            f"the inputs of the net are at most {largest:.2g}, made of x, which is"
+            f" {images.dtype} up to {images.max():.3g}: choose another normalization,"
+            " or scale x and x_test",
+            stacklevel=3,
+        )
 
 
 def _labelled(
@@ -197,7 +220,7 @@ def _fit(
 def _checked_collections(variables: Any) -> dict:
     """The user's variables, as the three collections of a training state.
 
-    Raises ValueError if there are others, or nothing to train.
+    Raises ValueError if there are others, nothing to train, or what is not finite.
     """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")
@@ -209,6 +232,13 @@ def _checked_collections(variables: Any) -> dict:
         )
     if not jax.tree.leaves(variables.get("params", {})):
         raise ValueError("variables must have params, those that are trained")
+    for name, leaf in trees.names(variables).items():
+        if not np.isfinite(np.asarray(leaf)).all():
+            raise ValueError(
+                f"variables must be finite, which {name} is not. If a net of"
+                " identity_matters is part of another module, only its own init draws"
+                " its weights: put these into the variables of the other"
+            )
     return of_every_collection(variables)
 
 

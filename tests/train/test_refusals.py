@@ -253,6 +253,43 @@ class Boxed(nn.Module):
         return nn.Dense(CLASSES, kernel_init=init)(x.reshape(len(x), -1))
 
 
+class Around(nn.Module):
+    """A module of a user around a net of this package."""
+
+    net: nn.Module
+
+    @nn.compact
+    def __call__(self, x, train):
+        return self.net(x, train=train)[0]
+
+
+def test_a_net_inside_another_module_needs_its_own_weights():
+    inner = nets.make_net("resnet", num_classes=CLASSES, depth=8, width=4)
+    around = Around(inner)
+    start = start_of(around)
+    for variables in (start, nn.meta.unbox(start)):
+        with pytest.raises(
+            ValueError, match=r"finite, which params\.net\..* its own init"
+        ):
+            trained_on(net=around, variables=variables)
+    drawn = {name: {"net": part} for name, part in start_of(inner).items()}
+    trained_on(net=around, variables=drawn)
+
+
+@pytest.mark.parametrize(
+    ("x", "normalization"),
+    [
+        ((X > 60).astype(np.uint8), None),
+        (1e-17 * X, "per_image"),
+        (1e20 * X, "per_image"),
+        (1e-17 * X, "gcn_zca"),
+    ],
+)
+def test_inputs_that_vanish_are_said(x, normalization):
+    with pytest.warns(UserWarning, match="the inputs of the net are at most"):
+        trained_on(x, x_test=x, y_test=Y, normalization=normalization)
+
+
 def test_boxed_variables_are_refused():
     with pytest.raises(ValueError, match=r"unbox them by flax\.linen\.meta\.unbox"):
         trained_on(net=Boxed())
