@@ -153,7 +153,7 @@ demo: known-overwrite setup ## run the quickest variant of each quick experiment
 
 # The experiment that the target names, if there is one of that name: only our own words go on.
 override NAMED = $(if $(word 2,$*),,$(filter $(EXPERIMENTS),$(subst -,_,$*)))
-reproduce-%: known-overwrite setup ## run one experiment for each seed of SEEDS; VARIANT=... names a variant
+reproduce-%: known-overwrite setup ## run one experiment for each seed of SEEDS; VARIANT=a,b names variants
 	@$(if $(NAMED),:,echo "there is no experiment of this name; there are $(EXPERIMENTS)" >&2; exit 2)
 	@test -z "$$DATASET" || echo "DATASET= is now called VARIANT=, and will not be understood from 0.3 on" >&2
 	@variant="$${VARIANT:-$$DATASET}"; $(REPRODUCE) --only=$(NAMED) $${variant:+--variants="$$variant"}

@@ -168,9 +168,20 @@ def _seeds() -> list[int]:
 
 
 def _variants(name: str) -> tuple[str, ...]:
-    """The variants of an experiment that the flags select, or its defaults."""
+    """The variants of an experiment that the flags select, or its defaults.
+
+    Raises:
+      ValueError: a variant that is named does not exist, or none is named of an
+        experiment that is, and that has no defaults.
+    """
     if not _VARIANTS.value:
-        return _default_variants(name)
+        variants = _default_variants(name)
+        if name in _ONLY.value and not variants:
+            raise ValueError(
+                f"{name} runs only variants that are named (VARIANT=... for make,"
+                f" --variants=...); it has {', '.join(experiments.variants(name))}"
+            )
+        return variants
     return tuple(
         variant
         for wanted in _VARIANTS.value

@@ -402,3 +402,14 @@ def test_the_theory_holds_beside_an_accelerator_that_refuses_float64(tmp_path):
         "hessian_at_origin": "holds",
         "negative_determinant": "holds",
     }
+
+
+def test_an_experiment_without_default_variants_asks_for_one(tmp_path):
+    refused = forked.run(
+        "experiments.reproduce",
+        "--only=shipped",
+        f"--results_dir={tmp_path}",
+        ends=2,
+    )
+    assert "shipped runs only variants that are named" in refused.stderr
+    assert "it has cifar10" in refused.stderr
