@@ -9,8 +9,11 @@ import sys
 import pytest
 
 import experiments
+from identity_matters import paper
+from identity_matters.report import collection, tables
 from tests import forked
 from tests.docs.pages import MADE_BY_TUTORIAL, PAGES, fences, read
+from tests.measured import REFERENCE
 
 
 def commands() -> list[str]:
@@ -50,6 +53,10 @@ def test_every_make_command_would_run(command):
                 w.removeprefix("reproduce-") for w in words if "reproduce-" in w
             )
             assert experiments.find_variants(target, word.removeprefix("VARIANT="))
+        # Without VARIANT the defaults run, which some experiments lack.
+        target = word.removeprefix("reproduce-")
+        if target in experiments.MODULES and "VARIANT=" not in command:
+            assert experiments.variants(target, "VARIANTS", "ACCELERATOR_VARIANTS")
 
 
 @pytest.mark.parametrize("command", PYTHON)
@@ -59,3 +66,32 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
     variant = re.search(r"--config=:([\w/]+)", command)
     if variant and variant[1] != "file":  # "file" takes a file of the reader's
         assert experiments.find_variants(module.split(".")[-1], variant[1])
+
+
+@pytest.mark.parametrize("claim", paper.CLAIMS.values(), ids=lambda claim: claim.id)
+def test_the_command_of_a_claim_makes_its_runs_with_as_many_seeds_as_it_needs(claim):
+    reference = collection.read("reference", REFERENCE)
+    groups = [group for group in reference.groups if group.claim == claim.id]
+    command = tables.command(claim, groups)
+    are_full = [group.scale == "paper" for group in groups]
+    for group, is_full in zip(groups, are_full, strict=True):
+        experiment = group.first.experiment
+        # Reduced runs beside full ones are further evidence.
+        if experiment in experiments.MODULES and (is_full or not any(are_full)):
+            assert group.first.variant in made_by(command, experiment), command
+    if claim.agreeing_seeds > 1:
+        seeds = re.search(r'SEEDS="([\d ]+)"', command)[1].split()
+        assert len(seeds) >= claim.agreeing_seeds
+
+
+def made_by(command: str, experiment: str) -> list[str]:
+    """The variants of an experiment that a command of a claim runs."""
+    if named := re.search(r"VARIANT=([\w/,]+)", command):
+        return [
+            variant
+            for wanted in named[1].split(",")
+            for variant in experiments.find_variants(experiment, wanted)
+        ]
+    if "make reproduce-cifar1" in command or "make reproduce-table2" in command:
+        return experiments.variants(experiment)  # the targets name theirs
+    return experiments.variants(experiment, "VARIANTS", "ACCELERATOR_VARIANTS")
