@@ -101,6 +101,9 @@ def test_one_layer_is_least_squares():
     (flow, *_) = convergence.will_converge(np.array([[1.4]]), np.array([[2.0]]), 1).flow
     assert flow.norm == pytest.approx(0.4)
     assert flow.rate == pytest.approx(8.0)
+    # The certificates come by increasing norm: here 0.3 and log(10) / 3.
+    both = convergence.will_converge([[1.3]], [[2.0]], 1).flow
+    assert [certificate.name for certificate in both] == ["balanced", "path"]
 
 
 def test_path_by_hand():
@@ -303,6 +306,10 @@ def test_a_negative_determinant_is_never_certified():
     for _ in range(200):
         R = np.eye(3) + rng.uniform(0, 1) * rng.standard_normal((3, 3))
         assert np.linalg.det(R) > 0 or not convergence.will_converge(R, np.eye(3), 4)
+    # Nor one that is 0, by the same reason.
+    singular = convergence.will_converge(np.diag([0.0, 1.0]), np.eye(2), 4)
+    assert (singular.s0, bool(singular)) == (math.inf, False)
+    assert singular.reason.startswith("det R is not positive")
 
 
 @pytest.mark.parametrize("digits", [1, 12, 15, 16, 17, 18, 306])
@@ -346,6 +353,15 @@ def test_every_quantity_is_moved_to_the_safe_side_of_its_rounding():
     # E = diag(0, 1/2)
     assert problem.phi0**2 == exactly((1e-12 + rounding) / 4)
     assert problem.s0**2 == exactly(problem.phi0**2 / problem.sigma)
+    # 8 d eps (||R|| + s_0) cond(Sigma) are taken off m = 0.9 - s_0.
+    R = np.diag([1.0, 0.9])
+    Sigma = np.diag([1.0, 1e-8])
+    problem = convergence._Problem.of(R, second_moment.kept_part(Sigma))
+    lost = 16 * 2.0**-52 * (1 + problem.s0) * problem.largest / problem.sigma
+    assert lost > 3e-7
+    flows = {flow.name: flow for flow in convergence.will_converge(R, Sigma, 2).flow}
+    expected = 8 * (0.9 - problem.s0 - lost) * problem.sigma
+    assert flows["balanced"].rate == exactly(expected)
 
 
 def test_one_dimension_is_on_the_safe_side_of_50_digits():

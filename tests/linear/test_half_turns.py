@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from identity_matters import random_matrices
 from identity_matters.linear import model
 from identity_matters.linear.lower_bound import (
     half_turn_bound,
@@ -299,3 +300,17 @@ def test_half_turn_bound_is_below_products_of_layers_with_negative_eigenvalues()
         closest = max(closest, bound / tau)
     assert compared > 40
     assert 0.95 < closest <= 1 + 1e-7
+
+
+def test_half_turn_bound_is_not_above_the_optimum_where_alpha_is_pi():
+    """A pair -a, -a of a symmetric R makes it |exp((log a + i pi) / l) - 1| (F15).
+
+    If nothing made up for a rounding of eps, arccos would lower alpha by sqrt(2 eps).
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        a = rng.uniform(0.5, 2)
+        depth = int(rng.integers(4, 30))
+        R = random_matrices.symmetric(rng, [-a, -a, 1.0, 2.0])
+        optimum = abs(np.expm1((np.log(a) + 1j * np.pi) / depth))
+        assert half_turn_bound(R, depth) == pytest.approx(optimum, rel=1e-14)

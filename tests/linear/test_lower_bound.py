@@ -31,6 +31,7 @@ def test_by_hand():
     )
     # |exp(i pi / 2) - 1| = 1.41 would need a norm above 1, where the proof stops.
     assert norm_lower_bound(-np.eye(2), 2) == 1.0
+    assert norm_lower_bound(-np.eye(2), 2, closed_form=False) == 1.0
 
 
 @pytest.mark.slow

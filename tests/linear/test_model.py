@@ -119,6 +119,10 @@ def test_a_gradient_takes_three_products_per_layer(depth):
     ("changed", "message"),
     [
         ({"A": np.zeros((3, 3))}, r"A must have shape .*, got shape \(3, 3\)"),
+        (
+            {"A": np.zeros((0, 3, 3))},
+            r"depth and d at least 1, got shape \(0, 3, 3\)",
+        ),
         ({"R": np.zeros((3, 2))}, r"R must be 3 x 3 .* got shape \(3, 2\)"),
         ({"Sigma": np.zeros((2, 2))}, r"Sigma must be 3 x 3 .* got shape \(2, 2\)"),
         (

@@ -117,6 +117,27 @@ def test_records_that_are_not_as_written_are_refused(tmp_path, status, damage):
         )
 
 
+def test_an_interrupted_run_does_not_go_on_with_the_lines_of_another(tmp_path):
+    """They are as many, and chained as they should be."""
+    paths = []
+    for seed in (0, 1):
+        run = create(tmp_path, seed=seed)
+        run.append({"cell": 0, "seed": seed})
+        run.finish("interrupted")
+        paths.append(run.path / "metrics.jsonl")
+    paths[0].write_bytes(paths[1].read_bytes())
+    with pytest.raises(runs.RunError, match="has 1 of the 1 lines that the run wrote"):
+        create(tmp_path, seed=0)
+
+
+def test_a_finished_run_has_no_half_line_at_its_end(tmp_path):
+    """A kill may leave one, but not in a run that has finished since."""
+    lines = finished_run(tmp_path) / "metrics.jsonl"
+    lines.write_bytes(lines.read_bytes() + b'{"cell": 1')
+    with pytest.raises(runs.RunError, match=r"metrics\.jsonl: not as the run left it"):
+        runs.read_run(lines.parent)
+
+
 @pytest.mark.parametrize("name", ["environment.json", "config.json", "summary.json"])
 @pytest.mark.parametrize(
     "content",
@@ -252,12 +273,14 @@ def test_an_unfinished_run_goes_on_where_it_stood(tmp_path, monkeypatch, place):
     second = create(results_dir)
     assert second.records == [{"cell": 0}]
     second.append({"cell": 1})
-    second.finish("done", **DONE)
+    second.finish("interrupted")
+    create(results_dir).finish("done", **DONE)
     with pytest.raises(runs.RunError):
         create(results_dir)
     (run,), problems = runs.read_collection(results_dir)
     assert problems == [] and run.records == [{"cell": 0}, {"cell": 1}]
-    assert len(run.environment["resumed"]) == 1
+    # It was resumed twice.
+    assert len(run.environments) == 3
     assert not list(tmp_path.rglob(".*"))
     assert create(results_dir, overwrite=True).records == []
 
@@ -365,6 +388,10 @@ def test_a_contract_breach_is_not_written(tmp_path):
     run = create(tmp_path)
     with pytest.raises(ValueError, match="verdict"):
         run.finish("done", **{**DONE, "verdict": "quite so"})
+    for name in ("claim", "metrics", "paper", "verdict"):
+        others = {field: value for field, value in DONE.items() if field != name}
+        with pytest.raises(ValueError, match=f"{name} is missing, it must be"):
+            run.finish("done", **others)
     assert runs.read_run(run.path).status == "running"
 
 
