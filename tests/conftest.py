@@ -1,5 +1,7 @@
 """Strict JAX for every test: float64, no silent rank promotion, four virtual CPUs.
 
+A relative tolerance is the whole tolerance of `pytest.approx`.
+
 Most programs of the tests run once, for less time than XLA takes to optimize them. So
 they are compiled quickly, in the tests and in processes that `tests.forked` starts, but
 for tests that are marked with `compiled_for_users`. `tests.kept_programs` keeps them
@@ -55,6 +57,23 @@ LONG_FILES = (
     "experiments/test_reproduce.py",
     "experiments/test_experiments.py",
 )
+
+
+_approx = pytest.approx
+
+
+def _approx_as_given(expected, rel=None, abs=None, nan_ok=False):
+    """`pytest.approx`, where a relative tolerance that is given is all that there is.
+
+    pytest's own would accept any difference up to 1e-12, too: a rel of 1e-13 would say
+    nothing, and of an expected 1e-13 any number below 1e-12 would pass.
+    """
+    if rel is not None and abs is None:
+        abs = 0.0
+    return _approx(expected, rel=rel, abs=abs, nan_ok=nan_ok)
+
+
+pytest.approx = _approx_as_given
 
 
 def pytest_configure(config: pytest.Config) -> None:
