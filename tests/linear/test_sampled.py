@@ -75,6 +75,12 @@ def test_bounds_of_spectral_norms(squarings):
     assert bounds[DEPTH + 1] == pytest.approx(0.1 * D ** (0.5 / 2**squarings))
 
 
+def test_bounds_of_spectral_norms_are_within_a_percent_or_two_by_default():
+    """d^{1/512}: 1.4 % above the norm for d = 1024, 0.27 % for d = 4."""
+    bounds = np.asarray(sampled.spectral_norm_bounds(0.1 * np.eye(D)[None]))
+    assert bounds == pytest.approx(0.1 * D ** (1 / 512), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("dtype", "scales"),
     [

@@ -229,6 +229,21 @@ def test_the_start_is_not_below_the_exact_one_where_the_data_hardly_show_it():
     assert most > 0.999
 
 
+def test_the_numbers_of_a_problem_are_moved_to_the_safe_side():
+    """Each eigenvalue by 16 (d - 1) eps ||Sigma||, and ||I - R|| by its 16 d eps.
+
+    E has norm 1/4. All the numbers here are multiples of eps.
+    """
+    Sigma = np.diag([1.0, 0.5, 0.25])
+    problem = sampled.make_problem(np.diag([0.75, 1.0, 1.0]), Sigma, 0.1)
+    bounds = sampled_bound._bounds_of(problem)
+    rounding = 32 * 2.0**-52
+    assert bounds.sigma == 0.25 - rounding
+    assert bounds.largest == 1 + rounding
+    assert bounds.trace == 1.75 + 3 * rounding
+    assert bounds.distance == 0.25 * (1 + 48 * 2.0**-52)
+
+
 def test_what_float64_cannot_square_is_not_certified():
     for R, Sigma, noise_std in ((1e160, 1.0, 0.0), (0.9, 1e-200, 0.0), (0.9, 1, 1e200)):
         problem = sampled.make_problem([[R]], [[Sigma]], noise_std)
@@ -383,6 +398,9 @@ def test_the_least_batch():
         for n in (batch, batch - 1)
     )
     assert enough.failure_probability <= 0.1 < fewer.failure_probability
+    # The chance that is asked for suffices.
+    exactly = {"failure_probability": enough.failure_probability}
+    assert sampled_bound.least_batch(problem, **descent, **exactly) == batch
     # The limit of S7 for large batches.
     sigma, largest = np.linalg.eigvalsh(problem.Sigma)[[0, -1]]
     stretch = math.exp(0.1)
@@ -391,6 +409,9 @@ def test_the_least_batch():
     limit = (stretch**3 * math.sqrt(largest) * 0.005 / (0.1 * sigma * gain)) ** 2
     certificate = sampled_bound.certify(problem, **descent, batch_examples=2**40)
     assert certificate.failure_probability <= limit
+    # Close to the limit a batch of many millions is needed, and found.
+    above = {"failure_probability": certificate.failure_probability * (1 + 1e-6)}
+    assert 2**20 < sampled_bound.least_batch(problem, **descent, **above) < 2**40
     far_away = near_identity(np.random.default_rng(6), start=0.05)
     assert (
         sampled_bound.least_batch(far_away, **descent, failure_probability=0.1) is None
