@@ -278,7 +278,9 @@ def linear_classifier_error_percent() -> float:
     # Waiting for a second thread costs more than it saves.
     with threadpoolctl.threadpool_limits(1):
         classifier = LogisticRegression(max_iter=LINEAR_ITERATIONS).fit(x, y)
-    return 100 * (1 - classifier.score(test_x, test_y))
+    errors = int((classifier.predict(test_x) != test_y).sum())
+    # Exactly what a net with as many errors has: 100 (1 - score) is off by rounding.
+    return 100 * errors / len(test_y)
 
 
 def _load_digits(split: str) -> tuple:

@@ -168,6 +168,13 @@ def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
     assert np.any(other.predict(test["images"]) != trained.predict(test["images"]))
 
 
+def test_the_linear_classifier_has_the_error_of_a_net_with_as_many_mistakes():
+    percent = cifar.linear_classifier_error_percent()
+    mistakes = round(450 * percent / 100)
+    assert 20 < mistakes < 50
+    assert percent == 100 * mistakes / 450
+
+
 def test_a_run_that_trained_no_image_net_is_not_loaded():
     path = (
         forked.ROOT
