@@ -137,7 +137,10 @@ def _corrected_rounded_down(
     E = np.ldexp(E, -exponent_of_E)
     norm = float(np.linalg.norm(E)) * (1 + d**2 * _EPS)
     # The difference is rounded, too.
-    error = math.ldexp(error, -exponent_of_E) + norm * _EPS / 2
+    error = float(np.ldexp(error, -exponent_of_E)) + norm * _EPS / 2
+    # E may be nothing but rounding, and that of larger entries beyond float64 now.
+    if error >= norm and math.isfinite(norm):
+        return 0.0
     kept = second_moment.kept_part(np.ldexp(Sigma, -exponent_of_Sigma))
     largest = float(kept.eigenvalues[-1])
     # Of sums of d^2 squares, of vectors that are orthonormal up to rounding, and of a
@@ -242,14 +245,14 @@ def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
         check_array_type(name, array)
         real_array(name, array)
-    if A.ndim != 4 or A.shape[2] != A.shape[3]:
-        raise ValueError(f"A must be [n, max_depth, d, d], got shape {A.shape}")
+    if np.ndim(A) != 4 or A.shape[2] != A.shape[3]:
+        raise ValueError(f"A must be [n, max_depth, d, d], got shape {np.shape(A)}")
     count, max_depth, d, _ = A.shape
     for name, matrices_of_points in {"R": R, "Sigma": Sigma}.items():
-        if matrices_of_points.shape != (count, d, d):
+        if np.shape(matrices_of_points) != (count, d, d):
             raise ValueError(
                 f"{name} must be {count} x {d} x {d}, one matrix for each point of A,"
-                f" got shape {matrices_of_points.shape}; np.broadcast_to({name},"
+                f" got shape {np.shape(matrices_of_points)}; np.broadcast_to({name},"
                 f" {(count, d, d)}) repeats one"
             )
     second_moment.check_symmetric(np.asarray(Sigma))

@@ -119,6 +119,13 @@ def test_sides_whose_parts_float64_cannot_square(r, sigma):
     assert bound == pytest.approx(4 * (r * sigma) ** 2, rel=1e-12, abs=0)
 
 
+def test_an_error_far_below_the_rounding_of_the_product_says_nothing():
+    """E is the least float64; scaled by its power of 2, the rounding is beyond all."""
+    A = np.tile(np.diag([0.0, -0.5]), (8, 1, 1))
+    R = np.asarray(model.product(A)) + 5e-324 * np.eye(2, k=1)
+    assert gradient_bound.gradient_lower_bound(A, R, np.eye(2)) == 0
+
+
 @pytest.mark.parametrize("form", gradient_bound.FORMS)
 @pytest.mark.parametrize(("r", "sigma"), [(1e155, 1.0), (1e155, 1e155), (2.0, 1e200)])
 def test_a_bound_beyond_float64_is_refused(form, r, sigma):
@@ -333,6 +340,8 @@ def test_refused(function, change, message):
         ({"depth": np.array([3, 2])}, "A must be 0 in all layers from depth on"),
         ({"depth": np.array([3.0, 3.0])}, "depth must be a whole number, or 2 of them"),
         ({"R": np.ones((1, 1))}, "R must be 2 x 1 x 1"),
+        ({"A": 0.5}, r"A must be \[n, max_depth, d, d\], got shape \(\)"),
+        ({"Sigma": 1.0}, r"Sigma must be 2 x 1 x 1, .* got shape \(\)"),
     ],
 )
 @pytest.mark.parametrize("form", gradient_bound.FORMS)
