@@ -28,8 +28,8 @@ from identity_matters.train.step import (
 )
 
 LOGS = 10  # about how many train records a run has
-# No step would change a net much whose inputs were all below this.
-_LEAST_INPUT = 0.01
+# The net of docs/training.md stays at chance if all its inputs are below this.
+_LEAST_INPUT = 0.1
 # Of how many training images, spread over all, the inputs are looked at.
 _LOOKED_AT = 100
 
@@ -156,10 +156,10 @@ def _training_images(x: Any, normalization: str) -> np.ndarray:
 
 
 def _warn_of_tiny_inputs(images: np.ndarray, preprocessing: Preprocessing) -> None:
-    """Warns if the preprocessing leaves next to nothing of the training images.
+    """Warns if the preprocessing leaves little of the training images.
 
-    So it does with 0 and 1 in uint8, over 255, and ``per_image`` with numbers that vary
-    little, or that float32 cannot square.
+    So it does with small numbers in uint8, over 255, and ``per_image`` with numbers
+    that vary little, or that float32 cannot square.
     """
     spread = images[:: -(-len(images) // _LOOKED_AT)]
     largest = float(np.abs(preprocessing.eval_input(spread)).max())

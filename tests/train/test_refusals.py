@@ -279,7 +279,7 @@ def test_a_net_inside_another_module_needs_its_own_weights():
 @pytest.mark.parametrize(
     ("x", "normalization"),
     [
-        ((X > 60).astype(np.uint8), None),
+        (X // 10, None),
         (1e-17 * X, "per_image"),
         (1e20 * X, "per_image"),
         (1e-17 * X, "gcn_zca"),
