@@ -169,6 +169,9 @@ def test_norms_and_kinks_have_room_for_the_radius():
     _, long, longer = two_live_blocks((1.2, 0.5))
     with pytest.raises(certificate.NotCertifiedError, match="must be below 1"):
         certificate.certify(long, longer, problem)
+    # The teacher alone may be too long, too.
+    with pytest.raises(certificate.NotCertifiedError, match="must be below 1"):
+        certificate._norms_inside(student, longer, fractions.Fraction(0))
     # One more example, 1e-9 from the kink at 1/4: less than the radius of `shifted`.
     with_near_kink = problems.plain_problem(
         [*problem.x, [0.25 - 1e-9]], np.zeros((6, 1))
@@ -178,7 +181,7 @@ def test_norms_and_kinks_have_room_for_the_radius():
         certificate.certify(shifted, teacher, with_near_kink)
 
 
-def test_orbits_stay_transversal_within_the_length_of_their_tangents():
+def test_orbits_stay_transversal_within_the_length_of_their_tangents(monkeypatch):
     """(2) of N10, for a tangent (3, 4).
 
     Within a radius of 5 its product with (0.6, 0.8) stays above 0.
@@ -190,6 +193,28 @@ def test_orbits_stay_transversal_within_the_length_of_their_tangents():
     )
     with pytest.raises(certificate.NotCertifiedError, match="a unit is too short"):
         certificate._require_transversal(tangents, directions, fractions.Fraction(5))
+    # The proof takes this step, and fails with it.
+    problem, student, teacher = two_live_blocks()
+    step = certificate._require_transversal
+
+    def with_a_large_radius(tangents, T, rho):
+        step(tangents, T, fractions.Fraction(5))
+
+    monkeypatch.setattr(certificate, "_require_transversal", with_a_large_radius)
+    with pytest.raises(certificate.NotCertifiedError, match="a unit is too short"):
+        certificate.certify(student, teacher, problem)
+
+
+def test_the_defect_of_the_inverse_counts_in_the_contraction():
+    """(1) of N10: rho = 4/100, and 1/2 + L rho <= 1 - 1/4 for L up to 25/4."""
+    newton = certificate._Newton(
+        step=fractions.Fraction(1, 100),
+        defect=fractions.Fraction(1, 2),
+        inverse_norm=fractions.Fraction(1),
+    )
+    certificate._require_contraction(newton, fractions.Fraction(62, 10))
+    with pytest.raises(certificate.NotCertifiedError, match="no contraction"):
+        certificate._require_contraction(newton, fractions.Fraction(63, 10))
 
 
 def test_definite_matrices():
@@ -198,6 +223,8 @@ def test_definite_matrices():
         ([[2, 1], [1, 1]], True),
         ([[1, 1], [1, 1]], False),
         ([[1, 2], [2, 1]], False),
+        # Its determinant is negative, less so than the computed eigenvectors are off.
+        ([[1, 2 + tiny * 10**5], [2 + tiny * 10**5, 4]], False),
         # Closer to 0 than the rounding errors of the entries.
         ([[tiny, 0], [0, 1]], False),
         # Rounded to multiples of 1e-40 this is the identity; its least eigenvalue is

@@ -30,6 +30,13 @@ def test_the_coefficient_by_hand():
     assert feature_bound.coefficient(bent, problem) == pytest.approx(
         0.5 * (room**2 + 1)
     )
+    # A relative rounding error of 1/10 lowers sigma_min(B) to 9/10, and the room.
+    lowered = feature_bound._functional_coefficients(bent, problem, 0.1)
+    room = 1 - 1.1 * np.sqrt(1 / 8)
+    assert lowered == pytest.approx([2 * 0.81 * room**2, 2 * 0.81])
+    # Two outputs of one dimension: an error across them has no gradient.
+    two_outputs = problem._replace(B=np.ones((2, 1)), y=np.ones((2, 2)))
+    assert feature_bound.coefficient(flat, two_outputs) == 0.0
 
 
 def test_too_narrow_or_too_long_blocks_promise_nothing():
