@@ -137,6 +137,11 @@ def test_the_bounds_of_one_point_by_hand():
     assert certificate.certify(
         plan, h, y, missed, np.dtype(np.float32)
     ).output_error_bound == pytest.approx(0.01, rel=1e-2)
+    # An output may be off by almost 1/2, and by no more, whatever the margins.
+    for miss, holds in ((0.499, True), (0.501, False)):
+        missed = solution._replace(V=solution.V + miss)
+        bounds = certificate.certify(plan, h, y, missed, np.dtype(np.float32))
+        assert (bounds.margin_over_rounding > 1, bounds.holds) == (True, holds)
     # At any point that the unit may see: 2u (|u| 5 + |s|) = 12u.
     close = plan._replace(point_margin=np.array([15 * u]))
     ratio = certificate.certify(
@@ -199,6 +204,12 @@ def test_sums_that_may_overflow_are_not_certified():
     errors = certificate.sum_error(3, sizes, sizes, np.dtype(np.float32))
     assert errors[0] == pytest.approx(3 * 2.0**-24, rel=1e-5) and errors[1] == np.inf
     assert gamma(2**24, np.float32) == math.inf
+
+
+def test_each_product_and_sum_may_underflow():
+    """By less than the least normal number, which a weight of 2 may multiply."""
+    error = certificate.sum_error(3, np.array(0.0), np.array(2.0), np.dtype(np.float32))
+    assert error == pytest.approx(12 * 3 * 2.0**-126, rel=1e-5)
 
 
 @pytest.mark.parametrize("width", [2, 8])

@@ -130,6 +130,9 @@ def test_sentences_have_ranges_extremes_and_the_largest_over_variants(tmp_path):
         sentences.fill(sentence, groups_of(tmp_path))[0]
         == "1–4 % (in 2 of 3 runs) and 5 (in 1 of 3 runs)"
     )
+    # Of all variants, that with the most seeds has three.
+    everywhere = sentences.fill("{toy/*:rank}", groups_of(tmp_path))[0]
+    assert everywhere == "5 (in 1 of 3 runs)"
     write_run(tmp_path, 0, variant="none", metrics={"norm": None}, paper={})
     members = groups_of(tmp_path)
     for sentence in (
@@ -454,6 +457,16 @@ def test_reduced_cifar_runs_have_their_share_of_the_papers_operations():
     # its stages and 2,560 behind them, which at six operations each are 11,836,898,304:
     # 7.915 %.
     assert row[SHARE] == "1.5"
+    # With batches of twice as many examples it is twice that, 3.09 %.
+    records = [
+        {**record, "train": {**record["train"], "batch_examples": 256}}
+        if record["kind"] == "result"
+        else record
+        for record in run.records
+    ]
+    doubled = dataclasses.replace(run, records=records)
+    (row,) = tables.reduced_cifar([named("yours", doubled)])
+    assert row[SHARE] == "3.1"
     # Malformed records leave the share empty, and do not stop the report.
     bad = dataclasses.replace(run, records=[{"kind": "result", "steps": "many"}])
     (row,) = tables.reduced_cifar([named("yours", bad)])
