@@ -174,7 +174,9 @@ def search(trial: SearchTrial, key: jax.Array) -> dict:
 
 def largest_ratio(form: str, depth: int, tau: float) -> float:
     """Supremum of right/left for ``||Sigma|| <= 1``, attained at ``A_i = -tau I``."""
-    corrected = gradient_bound.gradient_bound_corrected(depth, tau, 1.0, 1.0)
+    corrected = gradient_bound.gradient_bound_corrected(
+        depth, tau, sigma=1.0, excess=1.0
+    )
     return float(gradient_bound.BOUNDS[form](depth, tau, 1.0, 1.0) / corrected)
 
 

@@ -162,7 +162,10 @@ def guaranteed_decrease(
         non_negative_number(name, number)
     if tau >= 1:
         return 0.0
-    mu = gradient_bound.gradient_bound_corrected(depth, tau, sigma_min, 1.0) / 2
+    twice_mu = gradient_bound.gradient_bound_corrected(
+        depth, tau, sigma=sigma_min, excess=1.0
+    )
+    mu = twice_mu / 2
     return -math.log1p(-learning_rate * mu) if learning_rate * mu < 1 else math.inf
 
 

@@ -42,10 +42,13 @@ def gradient_bound_corrected(depth: Any, tau: Any, sigma: Any, excess: Any) -> A
     Along a training of four layers, for Sigma = I:
 
     >>> from identity_matters.linear import Rules, gradient_descent
+    >>> jax.config.update("jax_enable_x64", True)
     >>> rules = Rules(0.05, max_updates=9, risk_tolerance=0.0, divergence_factor=1e3)
     >>> R = np.diag([1.5, 0.8])
     >>> curves = gradient_descent(np.zeros((4, 2, 2)), R, np.eye(2), rules).curves
-    >>> right = gradient_bound_corrected(4, curves.norm, 1.0, curves.excess_risk)
+    >>> right = gradient_bound_corrected(
+    ...     depth=4, tau=curves.norm, sigma=1.0, excess=curves.excess_risk
+    ... )
     >>> bool((curves.gradient_norm**2 >= right).all())
     True
     """
@@ -207,7 +210,9 @@ def _corrected_right(
     divisor = np.where(before_rounding > 0, before_rounding, 1)
     share_left = np.maximum(1 - rounding / divisor, 0)
     # (before_rounding - rounding)^2 = kept.least excess share_left^2.
-    right = gradient_bound_corrected(depth, tau, kept.least, excess * share_left**2)
+    right = gradient_bound_corrected(
+        depth, tau, sigma=kept.least, excess=excess * share_left**2
+    )
     return np.ldexp(right, 2 * (exponent_of_E + exponent_of_Sigma))
 
 
