@@ -62,6 +62,55 @@ def test_a_promotion_that_was_killed_between_its_renames_loses_nothing(tmp_path,
     assert contents(target) == contents(local)
 
 
+class Killed(BaseException):
+    pass
+
+
+def test_a_promotion_that_fails_keeps_the_run_that_it_was_to_replace(
+    tmp_path, local, monkeypatch
+):
+    target = tmp_path / "reference" / NAME
+    assert promote._main([str(local)]) == 0
+    before = contents(target)
+    rename = os.rename
+    copyfile = shutil.copyfile
+
+    def killed_before_the_second(source, place):
+        if source.name.startswith(".new"):
+            raise Killed
+        rename(source, place)
+
+    def changed_before_the_last(source, place, **options):
+        if source.name == judge.FILES[-1]:
+            rewrite(local, "summary.json", verdict="counterexample")
+        copyfile(source, place, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "rename", killed_before_the_second)
+        with pytest.raises(Killed):
+            promote._main([str(local)])
+    assert contents(target.with_name(".old-seed=0")) == before
+    monkeypatch.setattr(shutil, "copyfile", changed_before_the_last)
+    with pytest.raises(runs.RunError, match="changed while it was copied"):
+        promote._main([str(local)])
+    assert contents(target) == before
+
+
+def test_several_runs_are_promoted_together_or_not_at_all(tmp_path, local):
+    names = (NAME, "landscape/hessian_at_origin/seed=0")
+    second = tmp_path / "local" / names[1]
+    shutil.copytree(REFERENCE / names[1], second)
+    metrics = runs.read_run(second).summary["metrics"]
+    rewrite(second, "summary.json", metrics={})
+    with pytest.raises(runs.RunError, match="the records say"):
+        promote._main([str(local), str(second)])
+    assert not (tmp_path / "reference").exists()
+    rewrite(second, "summary.json", metrics=metrics)
+    assert promote._main([str(local), str(second)]) == 0
+    for name in names:
+        assert contents(tmp_path / "reference" / name) == contents(REFERENCE / name)
+
+
 def test_a_training_that_diverged_is_promoted_with_its_verdict(tmp_path):
     name = "cifar/cifar100/all_conv_residual/seed=0"
     local = tmp_path / "local" / name
@@ -81,6 +130,7 @@ def test_a_training_that_diverged_is_promoted_with_its_verdict(tmp_path):
 # The metrics of NAME, as its records say.
 METRICS = runs.read_run(REFERENCE / NAME).summary["metrics"]
 ONE = next(iter(METRICS))
+NORM = METRICS["least_gradient_norm"]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +198,16 @@ ONE = next(iter(METRICS))
         ),
         (
             "summary",
+            {"metrics": {**METRICS, "least_gradient_norm": NORM * (1 + 1e-8)}},
+            "metrics.least_gradient_norm is",
+        ),
+        (
+            "summary",
+            {"metrics": {**METRICS, "balls": float(METRICS["balls"])}},
+            f"metrics.balls is {METRICS['balls']}.0, the records say",
+        ),
+        (
+            "summary",
             {"metrics": {**METRICS, "more": 1}},
             "metrics.more is 1, the records say None",
         ),
@@ -187,6 +247,13 @@ def test_promote_takes_runs_of_experiments_alone(
     rewrite(path, "summary.json", experiment=experiment, variant=variant)
     with pytest.raises(runs.RunError, match=message):
         promote._main([str(path)])
+
+
+def test_metrics_that_another_processor_rounds_otherwise_agree(local):
+    metrics = {**METRICS, "least_gradient_norm": NORM * (1 + 1e-12)}
+    assert metrics != METRICS
+    rewrite(local, "summary.json", metrics=metrics)
+    assert promote._main([str(local)]) == 0
 
 
 def test_a_run_of_several_commits_is_no_reference(tmp_path, local):
