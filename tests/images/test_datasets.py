@@ -65,6 +65,20 @@ def test_a_damaged_file_is_named(small_cifar10, tmp_path, name, damage):
         datasets.load("cifar10", "train", tmp_path)
 
 
+def test_arrays_that_are_not_the_split_are_not_written(tmp_path):
+    images, labels = _write(tmp_path / "good")
+    for wrong_images, wrong_labels, said in (
+        (images.astype(np.float32), labels, r"got float32\[6, 32, 32, 3\]"),
+        (images[:5], labels, r"got uint8\[5, 32, 32, 3\]"),
+        (images, labels[:5], r"got \(5,\) from 0"),
+        (images, np.maximum(labels, 1), "from 1 to 9"),
+        (images, labels + 1, "from 1 to 10"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            datasets.write(SMALL, "train", tmp_path / "bad", wrong_images, wrong_labels)
+    assert not (tmp_path / "bad").exists()
+
+
 def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):
     assert preparation.prepare("digits", tmp_path) == []
     _write(tmp_path, "train")
