@@ -66,6 +66,8 @@ def test_a_tpu_gets_the_products_and_only_pixels_go_without_full_precision():
     assert compiled_for("tpu", "mean_std").count("HIGHEST") == 4
     for platform in ("cpu", "cuda"):
         assert "dot_general" not in compiled_for(platform, "per_image")
+    # Whitening is a product with numbers that are not exact on any accelerator.
+    assert compiled_for("cuda", "gcn_zca").count("HIGHEST") == 2
 
 
 @pytest.mark.slow
@@ -143,6 +145,21 @@ def test_mean_std_of_each_channel():
     np.testing.assert_allclose(y.std((0, 1, 2)), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_the_constants_of_mean_std_do_not_lose_digits_in_many_pixels(dtype):
+    """10,000 numbers of each channel; the variances of floats are summed in parts."""
+    images = _images(100, (10, 10, 2)).astype(dtype)
+    if dtype == np.float32:
+        images = 1000 + images / 255
+    constants = Preprocessing.fit("mean_std", images).constants
+    exact = images.astype(np.float64)
+    for name, expected in (
+        ("shift", exact.mean((0, 1, 2))),
+        ("divisor", exact.std((0, 1, 2))),
+    ):
+        np.testing.assert_allclose(constants[name][0, 0, 0], expected, rtol=2e-7)
+
+
 @pytest.mark.slow
 def test_zca_whitens_the_training_images(monkeypatch):
     monkeypatch.setattr(
@@ -166,6 +183,10 @@ def test_zca_whitens_the_training_images(monkeypatch):
     np.testing.assert_allclose(np.cov(y, rowvar=False, bias=True), expected, atol=1e-5)
     np.testing.assert_allclose(expected, np.eye(12) - 1 / 12, atol=1e-3)
     np.testing.assert_allclose(y.mean(0), 0, atol=1e-4)
+    # Of contrast, little counts as much as plenty.
+    pattern = images[8] % 2
+    faint, bold = fitted.eval_input(np.stack([9 + pattern, 200 * pattern]))
+    np.testing.assert_allclose(faint, bold, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
