@@ -199,7 +199,22 @@ def test_storage_that_does_not_answer_is_not_damage(directory, failure, monkeypa
     monkeypatch.setattr(ocp.CheckpointManager, "restore", failing)
     with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* cannot be read now"):
         restore(directory)
+    # Nor is too little memory.
+    failure = MemoryError("Unable to allocate 8 TiB")
+    with pytest.raises(MemoryError, match="Unable to allocate 8 TiB"):
+        restore(directory)
     assert content(directory) == before
+
+
+def test_what_is_being_written_is_left_alone_by_readers_and_removed_by_the_run(
+    directory,
+):
+    unfinished = directory / "4.orbax-checkpoint-tmp"
+    (unfinished / "metadata").mkdir(parents=True)
+    load_variables(directory)
+    assert unfinished.exists()
+    assert restore(directory)[0][0] == 3
+    assert not unfinished.exists()
 
 
 def test_metadata_that_were_changed_are_not_believed(directory):
