@@ -5,16 +5,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from identity_matters import nets, train
 from identity_matters.preprocessing import Preprocessing
 from identity_matters.train import net_source, progress, trained_net
 from tests import forked
+from tests.tables import by_name
 from tests.train.striped_images import (
+    CLASSES,
     NEW,
     NEW_Y,
     Own,
     X,
+    Y,
     start_of,
     trained_on,
 )
@@ -131,6 +135,67 @@ def test_only_kernels_decay():
     np.testing.assert_array_equal(after["bias"], start["params"]["Dense_0"]["bias"])
     kernel = np.asarray(start["params"]["Dense_0"]["kernel"])
     assert np.linalg.norm(after["kernel"]) < 0.96 * np.linalg.norm(kernel)
+
+
+class Linear(nn.Module):
+    """Logits that are linear in the image."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dense(CLASSES, use_bias=False)(x.reshape(len(x), -1))
+
+
+@by_name(
+    {
+        "settings": {"schedule": "constant", "momentum": 0.5, "batch_examples": 120},
+        "factors": (1.0, 1.0, 1.0, 1.0, 1.0),
+    },
+    # Three steps from 1 along half a cosine, after two of warm-up.
+    {
+        "settings": {"warmup_steps": 2, "batch_examples": 120},
+        "factors": (0.5, 1.0, 1.0, 0.75, 0.25),
+    },
+)
+def test_five_steps_by_hand(settings, factors):
+    """Of softmax regression; each batch is all images, so their order is no matter."""
+    net = Linear()
+    start = start_of(net)
+    trained, records = trained_on(
+        net=net,
+        variables=start,
+        steps=5,
+        learning_rate=0.3,
+        weight_decay=0.1,
+        **settings,
+    )
+    inputs = X.reshape(len(X), -1) / 255
+    one_hot = np.eye(CLASSES)[Y]
+    kernel = np.asarray(start["params"]["Dense_0"]["kernel"], np.float64)
+    velocity = np.zeros_like(kernel)
+    for factor in factors:
+        shares = scipy.special.softmax(inputs @ kernel, axis=1)
+        gradient = inputs.T @ (shares - one_hot) / len(X) + 0.1 * kernel
+        velocity = settings.get("momentum", 0.9) * velocity + gradient
+        kernel -= 0.3 * factor * velocity
+    np.testing.assert_allclose(
+        trained.variables["params"]["Dense_0"]["kernel"], kernel, rtol=0, atol=1e-5
+    )
+    rates = [r["learning_rate"] for r in records if r["kind"] == "train"]
+    np.testing.assert_allclose(rates, 0.3 * np.array(factors), rtol=1e-6)
+    # The net has 36 times 3 weights, with a product and a sum each, three times over.
+    flops = [
+        r["model_flops_per_second"] / r["images_per_second"] for r in records[1::2]
+    ]
+    np.testing.assert_allclose(flops, 3 * 2 * 36 * 3)
+
+
+def test_dropout_in_any_net_differs_from_step_to_step():
+    """Nothing else does: all images are alike, and hardly anything is learned."""
+    alike = np.repeat(X[:1], len(X), axis=0)
+    net = Own(normalized=False)
+    _, records = trained_on(alike, 0 * Y, net=net, steps=2, learning_rate=1e-9)
+    first, second = (r["loss"] for r in records if r["kind"] == "train")
+    assert abs(first - second) > 1e-4
 
 
 def test_losses_of_a_net_in_bfloat16_are_those_of_its_logits():
