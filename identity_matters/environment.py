@@ -70,9 +70,16 @@ def describe() -> dict:
         "devices": [device.device_kind for device in devices],
         "cpu": cpu_model(),
         "cpu_cores": limits.usable_cores(),
-        "jax_settings": _jax_settings(jax.config.values),
-        "variables": _variables(),
+        **_jax_settings_and_variables(),
     }
+
+
+def what_decides_numbers() -> dict:
+    """The part of `describe` that must be the same in all processes of a run."""
+    described = {**code_and_packages(), **_jax_settings_and_variables()}
+    # A file that is no code may be in one checkout alone.
+    del described["dirty"]
+    return described
 
 
 def code_and_packages() -> dict:
@@ -111,6 +118,15 @@ def _named(environment: dict) -> str:
         if environment.get("dirty")
         else commit[:12]
     )
+
+
+def _jax_settings_and_variables() -> dict:
+    import jax
+
+    return {
+        "jax_settings": _jax_settings(jax.config.values),
+        "variables": _variables(),
+    }
 
 
 def _jax_settings(values: dict) -> dict:

@@ -77,7 +77,7 @@ def main(experiment: Experiment) -> None:
     _flush_output()
     if joined and not ending.is_bug:
         # A bug may have hit this process alone: then JAX ends the others, which wait.
-        _leave_processes()
+        _leave_processes(ending)
     _exit_at_once(ending.code)
 
 
@@ -136,10 +136,8 @@ def _join_processes(experiment: Experiment) -> bool:
     return multiprocess.join()
 
 
-def _leave_processes() -> None:
-    """Waits until the other processes have come to their end, too."""
+def _leave_processes(ending: endings.Ending) -> None:
+    """Waits for the other processes, which come to their end, too."""
     from experiments.run import multiprocess
 
-    # A process missing here failed at the very end, after everything was written.
-    with contextlib.suppress(RuntimeError):
-        multiprocess.leave()
+    multiprocess.leave(ending)

@@ -18,7 +18,7 @@ from experiments.run.experiment import (
 )
 from experiments.run.measuring import measure_trials
 from experiments.run.settings import NO_VERDICT, RunName, name_run
-from experiments.run.signals import Interrupted, stop_signal
+from experiments.run.signals import Interrupted, Stop, stop_signal
 from experiments.run.trials import without
 from identity_matters import jax_settings, runs
 
@@ -104,17 +104,19 @@ def _prepare(
     name = name_run(config, defaults)
     _configure_process(experiment, settings)
     refusal = None
-    try:
-        trials, built = _check_and_build(experiment, settings, defaults, seed)
-    except Exception as error:
-        if not _is_refusal(experiment, error):
-            if name.changed:
-                error.add_note(f"with changed settings: {name.changed}")
-            raise
-        refusal = ValueError(runs.first_line(error))
-        trials, built = [], []
-    # All processes come to this point, also those that refuse.
-    _require_agreement(experiment, settings, seed, built, refusal)
+    # Several processes must stop together, at a point that all of them come to.
+    with stop_signal(asks_first=_are_several(experiment)) as stop:
+        try:
+            trials, built = _check_and_build(experiment, settings, defaults, seed)
+        except Exception as error:
+            if not _is_refusal(experiment, error):
+                if name.changed:
+                    error.add_note(f"with changed settings: {name.changed}")
+                raise
+            refusal = ValueError(runs.first_line(error))
+            trials, built = [], []
+        # All processes come to this point, also those that refuse.
+        _require_agreement(experiment, settings, seed, built, refusal, stop)
     _warn_of_hours(experiment, settings["variant"], built)
     return _Prepared(
         experiment=experiment,
@@ -167,9 +169,14 @@ def _most_devices(settings: dict) -> int:
     return max(whole, default=1)
 
 
+def _are_several(experiment: Experiment) -> bool:
+    """Whether other processes take part; only trainings may have several."""
+    return isinstance(experiment, TrainingExperiment) and jax.process_count() > 1
+
+
 def _writes(experiment: Experiment) -> bool:
-    """Whether this process writes; only trainings may have several."""
-    return not isinstance(experiment, TrainingExperiment) or jax.process_index() == 0
+    """Whether this process writes."""
+    return not _are_several(experiment) or jax.process_index() == 0
 
 
 def _is_refusal(experiment: Experiment, error: Exception) -> bool:
@@ -188,8 +195,12 @@ def _require_agreement(
     seed: int,
     built: list,
     refusal: ValueError | None,
+    stop: Stop,
 ) -> None:
-    """UsageError if any process refuses the settings, or if processes differ."""
+    """UsageError if any process refuses the settings, or if processes differ.
+
+    If any was told to stop, all of them stop.
+    """
     try:
         if isinstance(experiment, TrainingExperiment):
             from experiments.run import multiprocess
@@ -200,6 +211,7 @@ def _require_agreement(
                 "data": [getattr(part, "fingerprint", None) for part in built],
             }
             multiprocess.require_alike(settings, alike, refusal)
+            multiprocess.check_stop(stop)
         elif refusal is not None:
             raise refusal
     except ValueError as error:

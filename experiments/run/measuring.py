@@ -1,6 +1,7 @@
 """The loop over the trials of a run, which goes on where an earlier process stopped."""
 
 import contextlib
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -42,6 +43,12 @@ def measure_trials(
       stop: is checked before each trial.
       logs: the `TrainingLogs` of experiments that take a log.
     """
+    check_stop = stop.check
+    if logs:
+        # Imported here because theory runs do not need it.
+        from experiments.run import multiprocess
+
+        check_stop = functools.partial(multiprocess.check_stop, stop)
     recorded = {record["cell"] for record in experiment.results(run_dir.records)}
     if recorded:
         logging.info("resuming after %d of %d trials", len(recorded), len(trials))
@@ -50,7 +57,7 @@ def measure_trials(
     with compilations.listening(compiling.append):
         for index, trial in enumerate(trials):
             if index not in recorded:
-                stop.check()
+                check_stop()
                 record = _measure_one(
                     experiment,
                     trial,

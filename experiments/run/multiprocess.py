@@ -3,15 +3,28 @@
 Before anything is written, they compare what must be the same in all of them.
 """
 
+import contextlib
 import json
 import sys
+import threading
 
 import jax
 from absl import flags
 from etils import epath
 
-from identity_matters import code_version, runs
+from experiments.run import endings
+from experiments.run.signals import Interrupted, Stop
+from identity_matters import environment, runs
 from identity_matters.train import multihost
+
+# How long a process that has come to its end waits for the others to come to theirs.
+# After a common end: process 0 still writes, and JAX has a limit of its own.
+_DONE_SECONDS = 300
+# After a signal: process 0 writes a checkpoint, but whoever sent it will not wait long.
+_STOPPED_SECONDS = 60
+# After an error: either it is common, so that they end in a moment, or this process has
+# failed alone. Then they wait for it, and JAX ends them only when it is gone.
+_FAILED_SECONDS = 10
 
 
 def join() -> bool:
@@ -42,16 +55,49 @@ def join() -> bool:
     return True
 
 
-def leave() -> None:
-    """Waits until all processes have come to their end."""
-    jax.distributed.shutdown()
+def leave(ending: endings.Ending) -> None:
+    """Waits until all processes have come to their end, or for as long as is sensible.
+
+    `ending` is that of this process.
+    """
+
+    def wait():
+        # A process that is missing failed at the very end, when all was written.
+        with contextlib.suppress(RuntimeError):
+            jax.distributed.shutdown()
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(_seconds_to_wait(ending.code))
+
+
+def _seconds_to_wait(code: int) -> float:
+    if code in (endings.DONE.code, endings.DIVERGED_CODE):
+        return _DONE_SECONDS
+    if code in (endings.INTERRUPTED_CODE, endings.CTRL_C_CODE):
+        return _STOPPED_SECONDS
+    return _FAILED_SECONDS
+
+
+def check_stop(stop: Stop) -> None:
+    """`Stop.check` in all processes, if any of them was told to stop.
+
+    If one stopped alone, the others would wait for it.
+    """
+    if multihost.any_process(stop.requested is not None):
+        raise stop.requested or Interrupted
 
 
 def require_alike(settings: dict, others: dict, error: Exception | None) -> None:
-    """`multihost.check_agreement` on versions, `settings` and `others`, JSON-able."""
-    commit = code_version.code_version()["commit"]
-    versions = {"jax": jax.__version__, "commit": commit}
-    values = runs.flat(runs.to_json(settings)) | versions | others
+    """`multihost.check_agreement` on `settings` and `others`, JSON-able.
+
+    Also on what decides the programs of a run: its code, packages, settings of JAX and
+    variables. Processes with different programs would wait for each other for ever.
+    """
+    program = environment.what_decides_numbers()
+    # The first difference by name is shown: a commit says more than a digest of code.
+    program["digest_of_code"] = program.pop("code")
+    values = runs.flat(runs.to_json(settings)) | program | others
     multihost.check_agreement(values, error)
 
 

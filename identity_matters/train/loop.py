@@ -302,9 +302,10 @@ class _Run:
     def to_the_last_step(self) -> None:
         """Runs to the last step; if the log asks to stop, calls `save` and raises."""
         while True:
+            self.learn_whether_to_stop(ask_others=True)
             if self.intervals.is_due("evaluation", self.step) and not self.evaluated:
                 self.evaluate()
-            self.learn_whether_to_stop()
+                self.learn_whether_to_stop(ask_others=True)
             if self.stopping or self.intervals.is_due("checkpoint", self.step):
                 self.save()
             if self.step == self.intervals.steps and self.evaluated:
@@ -319,14 +320,15 @@ class _Run:
             return f"stopped at step {self.step}; the same command resumes"
         return f"stopped at step {self.step}; nothing was saved, without checkpoints"
 
-    def learn_whether_to_stop(self) -> None:
+    def learn_whether_to_stop(self, *, ask_others: bool = False) -> None:
         """Sets `stopping` if the log asks to stop.
 
-        Several processes go by what the last dispatch told all of them, which `count`
-        reads, so that they stop at the same step.
+        Several processes stop at the same step. Between dispatches they do not wait to
+        `ask_others`, but go by what the last one told all of them, which `count` reads.
         """
-        if self.parallel.process_count == 1 and self.log.stop_requested():
-            self.stopping = True
+        if ask_others or self.parallel.process_count == 1:
+            asked = multihost.any_process(self.log.stop_requested())
+            self.stopping = self.stopping or asked
 
     # Training
 

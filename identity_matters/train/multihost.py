@@ -99,6 +99,14 @@ def gather(value: Any) -> list:
     return [json.loads(bytes(row)) for row in multihost_utils.process_allgather(padded)]
 
 
+def any_process(flag: bool) -> bool:
+    """Whether `flag` is True in this process or in another, which all make this call.
+
+    So it can be decided in common what only some were told, such as to stop.
+    """
+    return any(gather(flag))
+
+
 def check_agreement(values: dict, error: Exception | None = None) -> None:
     """Raises ValueError, in all processes, unless `values` are the same in all of them.
 

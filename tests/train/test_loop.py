@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from identity_matters.train import loop
+from identity_matters.train import loop, multihost
 from identity_matters.train import records as training_records
 from identity_matters.train import step as steps
 from identity_matters.train.checkpoint import Checkpoints
@@ -213,13 +213,30 @@ def test_an_evaluation_that_is_stopped_is_made_up_for(
 
         def stop_requested(self):
             self.asked += self.steps_seen[-1:] == [4]
-            return self.asked >= 2
+            return self.asked >= 3
 
     stopped = Impatient()
     with pytest.raises(loop.StopRequested, match="stopped at step 4"):
         run(tmp_path, stopped)
     assert without_timing(stopped.records) == without_timing(uninterrupted[0][:2])
     resume(tmp_path, stopped)
+
+
+def test_processes_agree_to_stop_before_they_compile(
+    run, resume, compiled, tmp_path, monkeypatch
+):
+    """Another process is told to stop; compiling can take longer than it is given."""
+    monkeypatch.setattr(compiled, "process_count", 2)
+    told = toy.Log()
+    with monkeypatch.context() as patched, pytest.raises(loop.StopRequested):
+        patched.setattr(multihost, "any_process", lambda mine: True)
+        run(tmp_path, told)
+    assert told.records == []
+    asked = []
+    monkeypatch.setattr(multihost, "any_process", asked.append)
+    resume(tmp_path, told)
+    # Not before each of the eight steps, since asking waits for the devices.
+    assert asked == [False] * 8
 
 
 def test_without_checkpoints_nothing_is_said_to_be_saved(compiled, key):

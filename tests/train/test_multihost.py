@@ -3,13 +3,14 @@
 import json
 import os
 import socket
+import threading
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
-from experiments.run import multiprocess
+from experiments.run import endings, multiprocess, signals
 from identity_matters.train import multihost
 from tests import forked
 
@@ -73,12 +74,42 @@ def test_settings_seeds_and_versions_must_be_alike_but_for_places(gathered):
 
     gathered(with_other("data.data_dir", "b"))
     multiprocess.require_alike(settings, others, None)
-    for name in ("optim.momentum", "data.flip", "data", "seed", "jax", "commit"):
+    of_settings = ("optim.momentum", "data.flip", "data", "seed")
+    # Other programs would wait for each other for ever.
+    of_programs = ("commit", "digest_of_code", "packages", "jax_settings", "variables")
+    for name in of_settings + of_programs:
         gathered(with_other(name, "other"))
         with pytest.raises(
             ValueError, match=f"process 1 has {name}='other', process 0 has"
         ):
             multiprocess.require_alike(settings, others, None)
+
+
+def test_processes_stop_together_or_not_at_all(gathered):
+    stop = signals.Stop()
+    gathered(lambda mine: [mine, False])
+    multiprocess.check_stop(stop)
+    gathered(lambda mine: [mine, True])
+    with pytest.raises(signals.Interrupted):
+        multiprocess.check_stop(stop)
+    gathered(lambda mine: [mine, False])
+    stop.requested = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        multiprocess.check_stop(stop)
+
+
+@pytest.mark.parametrize("ending", [endings.Ending(2, "no disk"), endings.DONE])
+def test_who_failed_alone_does_not_wait_for_those_who_wait_for_it(monkeypatch, ending):
+    others_come = threading.Event()
+    monkeypatch.setattr(jax.distributed, "shutdown", others_come.wait)
+    monkeypatch.setattr(multiprocess, "_FAILED_SECONDS", 0.01)
+    leaving = threading.Thread(target=multiprocess.leave, args=(ending,), daemon=True)
+    leaving.start()
+    leaving.join(1)
+    assert leaving.is_alive() == (ending == endings.DONE)
+    others_come.set()
+    leaving.join(10)
+    assert not leaving.is_alive()
 
 
 def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
