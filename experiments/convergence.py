@@ -62,6 +62,8 @@ _SETTINGS = {
         "largest_factor": 2.0,
     },
 }
+# The verdict asks that at most this share of the starts is not run.
+_MOST_NOT_RUN_SHARE = 0.05
 VARIANTS = tuple(_SETTINGS)
 get_config = configs(_SETTINGS)
 
@@ -104,14 +106,17 @@ def _inside(settings: dict, records: list[dict]) -> run.Verdict:
         ),
     }
     failed = metrics["left_the_ball"] + metrics["fell_too_slowly"]
-    verdict = under_attack(failed > 0, metrics["certified_problems"] > 0)
+    # Problems are drawn below the largest size that is certified.
+    all_certified = metrics["certified_problems"] == total(certified, "problems")
+    verdict = under_attack(failed > 0, all_certified)
     return run.Verdict("iterates-stay-inside", metrics, verdict)
 
 
 def _escape(settings: dict, records: list[dict]) -> run.Verdict:
     """The predicted times are as measured up to a factor, and no start stays.
 
-    The metrics "median_predicted_updates_..." are also of starts that are not run
+    Nearly all starts must be run, or a prediction could hide by being too long. The
+    metrics "median_predicted_updates_..." are also of starts that are not run
     because they would need too many updates.
     """
     by_noise = [
@@ -141,7 +146,9 @@ def _escape(settings: dict, records: list[dict]) -> run.Verdict:
     }
     factor = settings["largest_factor"]
     within = 1 / factor <= least_ratio and largest_ratio <= factor
-    verdict = reproduced(within and not metrics["not_reached"])
+    draws = metrics["runs"] + metrics["not_run"]
+    nearly_all_run = metrics["not_run"] <= _MOST_NOT_RUN_SHARE * draws
+    verdict = reproduced(within and nearly_all_run and not metrics["not_reached"])
     return run.Verdict("time-to-escape", metrics, verdict)
 
 

@@ -146,7 +146,7 @@ def _hessian(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def _negative_determinant(settings: dict, records: list[dict]) -> run.Verdict:
-    """No gradient in a ball is below the floor of that ball."""
+    """No gradient in a ball is below the floor of that ball, and d = 1 reaches it."""
     balls = sum(len(record["taus"]) * record["problems"] for record in records)
     scalar = where(records, width=1)
     metrics = {
@@ -157,10 +157,18 @@ def _negative_determinant(settings: dict, records: list[dict]) -> run.Verdict:
         "least_gradient_norm": float(joined(records, "least_gradient_norms").min()),
         "largest_norm_over_tau": largest(records, "largest_norm_over_tau"),
     }
-    inside = metrics["largest_norm_over_tau"] <= 1 + settings["relative_tolerance"]
-    below = metrics["least_gradient_over_floor"] < 1 - settings["relative_tolerance"]
+    tolerance = settings["relative_tolerance"]
+    inside = metrics["largest_norm_over_tau"] <= 1 + tolerance
+    below = metrics["least_gradient_over_floor"] < 1 - tolerance
+    # For d = 1 the floor is the least gradient: a search that ends above it is too weak
+    # to say anything.
+    reached = bool(scalar) and (
+        metrics["largest_gradient_over_floor_width_1"] <= 1 + tolerance
+    )
     return run.Verdict(
-        "negative-determinant", metrics, under_attack(inside and below, inside)
+        claim="negative-determinant",
+        metrics=metrics,
+        verdict=under_attack(inside and below, inside and reached),
     )
 
 

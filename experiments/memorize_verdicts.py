@@ -3,6 +3,8 @@
 The networks that a verdict is about, its fits, are the records of one kind of trials.
 """
 
+import math
+
 import numpy as np
 
 from experiments import run
@@ -34,7 +36,7 @@ def judge_theorem(settings: dict, records: list[dict]) -> run.Verdict:
 
 
 def judge_few_numbers(settings: dict, records: list[dict]) -> run.Verdict:
-    """The same for networks whose numbers hold several labels each."""
+    """The same for networks whose numbers hold several labels each, and are few."""
     fits = where(records, kind="few_numbers")
     largest_fits = _largest_certified(fits)
     metrics = {
@@ -42,9 +44,10 @@ def judge_few_numbers(settings: dict, records: list[dict]) -> run.Verdict:
         **_error_metrics(largest_fits),
         **_few_numbers_metrics(largest_fits),
     }
+    are_small = all(map(_stores_as_few_numbers_as_stated, _certified(fits)))
     verdict = under_attack(
         refuted=_some_certified_network_errs(metrics),
-        attacked=_all_are_fitted(fits, metrics),
+        attacked=_all_are_fitted(fits, metrics) and are_small,
     )
     return run.Verdict("few-numbers", metrics, verdict)
 
@@ -58,7 +61,8 @@ def judge_retrieval(settings: dict, records: list[dict]) -> run.Verdict:
         **_retrieval_metrics(_certified(fits)),
     }
     allowed = settings["retrieval"]["most_cells_per_point"]
-    is_small = metrics["cells_per_point"] <= allowed
+    are_small = all(map(_stores_a_table_and_little_else, _certified(fits)))
+    is_small = are_small and metrics["cells_per_point"] <= allowed
     verdict = under_attack(
         refuted=_some_certified_network_errs(metrics),
         attacked=_all_are_fitted(fits, metrics) and is_small,
@@ -89,6 +93,27 @@ def _all_are_fitted(fits: list[dict], metrics: dict) -> bool:
 def _labellings(fits: list[dict]) -> set[tuple]:
     """What was to be fitted: (data set, number of examples, labels)."""
     return {(fit["dataset"], fit["examples"], fit.get("labels")) for fit in fits}
+
+
+def _stores_as_few_numbers_as_stated(fit: dict) -> bool:
+    """Whether a network stores the numbers that (E11) counts, whose letters these are.
+
+    Its blocks have width 6 unless the settings say otherwise.
+    """
+    k = fit.get("width", 6)
+    r = fit["num_classes"]
+    groups = math.ceil(fit["examples"] / fit["group_points"])
+    c_k = 1121 if k == 6 else 30 * k**2 + 18 * k + 13
+    shared = r**2 + (k + 3) * r + c_k
+    return fit["numbers"] == fit["features"] + (k - 3) * groups + shared
+
+
+def _stores_a_table_and_little_else(fit: dict) -> bool:
+    """Whether a network stores the numbers that (E14) counts."""
+    r = fit["num_classes"]
+    rest = r**2 + 9 * r + 1114
+    stated = fit["input_map_numbers"] + fit["word_numbers"] + rest
+    return fit["numbers"] == stated
 
 
 def _certified(fits: list[dict]) -> list[dict]:

@@ -307,10 +307,11 @@ def _measure_escape_from_noise(
 
 def _predicted_time(start: np.ndarray, r: np.ndarray, risk: float) -> float:
     """The time (V5) until the last entry has reached its target."""
-    return max(
+    times = [
         escape.escape_time(weights, target, 1.0, risk)
         for weights, target in zip(start, r, strict=True)
-    )
+    ]
+    return float(np.max(times))  # unlike `max`, NaN if one of them is
 
 
 @jax.jit

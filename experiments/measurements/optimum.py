@@ -148,16 +148,16 @@ def measure_over_pair(trial, key) -> dict:
 def _summary(comparisons: list[_Comparison]) -> dict:
     depths = [comparison.depth for comparison in comparisons]
     excesses = [comparison.excess for comparison in comparisons]
+    product_errors = [comparison.product_error for comparison in comparisons]
     searched = [comparison.searched_over_optimum for comparison in comparisons]
     return {
         "compared": len(comparisons),
         "least_depth": min(depths),
         "largest_depth": max(depths),
-        "least_excess": min(excesses),
-        "largest_excess": max(excesses),
-        "largest_product_error": max(
-            comparison.product_error for comparison in comparisons
-        ),
+        # NumPy's extremes are NaN if one excess is; Python's may lose it.
+        "least_excess": float(np.min(excesses)),
+        "largest_excess": float(np.max(excesses)),
+        "largest_product_error": float(np.max(product_errors)),
         "searched_over_optimum": [ratio for ratio in searched if ratio is not None],
     }
 

@@ -67,8 +67,8 @@ def gradient_ratio(trial: RatioTrial, key: jax.Array) -> dict:
         "least_ratio": [at_norm.least_ratio for at_norm in by_norm],
         "median_ratio": [at_norm.median_ratio for at_norm in by_norm],
         "searched_ratio": [at_norm.searched_ratio for at_norm in by_norm],
-        "largest_right_over_left": max(
-            (at_norm.largest_right_over_left for at_norm in by_norm), default=0.0
+        "largest_right_over_left": float(
+            np.max([at_norm.largest_right_over_left for at_norm in by_norm], initial=0)
         ),
         "tight_right_over_left": [
             _tight_ratio(trial, rng, norm) for norm in trial.norms
@@ -107,8 +107,9 @@ def _measure_norm(
             steps=trial.steps,
             learning_rate=trial.learning_rate,
         )
-        largest_right_over_left = max(
-            largest_right_over_left, 1 / float(left_over_right.min())
+        # Unlike `max`, this is NaN if one of the two is.
+        largest_right_over_left = float(
+            np.maximum(largest_right_over_left, 1 / float(left_over_right.min()))
         )
     return _AtNorm(
         least_ratio=float(ratios.min()),

@@ -169,8 +169,9 @@ def classify(trial: SearchTrial, numbers: dict[str, np.ndarray]) -> np.ndarray:
     eigenvalues = numbers["eigenvalues"]
     least_counted_as_0 = -trial.curvature_tolerance * eigenvalues[:, -1]
     conditions = {
-        "not critical": numbers["gradient_norm"] > trial.gradient_tolerance,
-        "outside": numbers["max_norm"] >= trial.radius,
+        # A gradient that is NaN is not small, nor is a point inside whose norm is.
+        "not critical": ~(numbers["gradient_norm"] <= trial.gradient_tolerance),
+        "outside": ~(numbers["max_norm"] < trial.radius),
         "optimal": numbers["risk_share"] <= trial.optimal_share,
         "all dead": numbers["dead_units"] == trial.units,
         "zero unit": numbers["shortest_unit"] <= trial.zero_unit_tolerance,

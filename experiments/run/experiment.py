@@ -17,7 +17,13 @@ from typing import Any
 import ml_collections
 
 from experiments.run.settings import check_settings, require_between
-from experiments.run.verdicts import seconds_with_compiling, total, where
+from experiments.run.verdicts import (
+    CONFIRMED,
+    holds_nan,
+    seconds_with_compiling,
+    total,
+    where,
+)
 from identity_matters import runs
 
 # The kind of a training's last record; a training that has one is finished.
@@ -55,6 +61,8 @@ class Experiment:
         begins: --help, verdicts and reports do not wait for JAX and SciPy.
       kind_field: the field of a trial that says of which kind it is.
       signed: settings that may be 0, negative or empty; no other may be.
+      may_be_nan: fields of a record that may hold a NaN, such as the curve of a
+        training that blew up. One in any other field leaves the verdict open.
     """
 
     name: str
@@ -66,6 +74,7 @@ class Experiment:
     measurements: str = ""
     kind_field: str = "kind"
     signed: tuple[str, ...] = ()
+    may_be_nan: tuple[str, ...] = ()
 
     @property
     def settings_module(self) -> types.ModuleType:
@@ -139,10 +148,27 @@ class Experiment:
         return importlib.import_module(self.measurements) if self.measurements else None
 
     def judge(self, settings: dict, records: list[dict]) -> Verdict:
-        """The verdict of the settings' variant on these records."""
-        if isinstance(self.verdict, Mapping):
-            return self.verdict[settings["variant"]](settings, records)
-        return self.verdict(settings, records)
+        """The verdict of the settings' variant on these records.
+
+        What is not a number is neither within a bound nor above it, so a claim is not
+        confirmed by records that hold one: it is undecided.
+        """
+        verdict = self.verdict
+        if isinstance(verdict, Mapping):
+            verdict = verdict[settings["variant"]]
+        judged = verdict(settings, records)
+        if judged.verdict in CONFIRMED and self._hold_nan(records):
+            return dataclasses.replace(judged, verdict="undecided")
+        return judged
+
+    def _hold_nan(self, records: list[dict]) -> bool:
+        """Whether a field that is not in `may_be_nan` holds a NaN."""
+        return any(
+            holds_nan(value)
+            for record in records
+            for name, value in record.items()
+            if name not in self.may_be_nan
+        )
 
     def judge_diverged(self, settings: dict, records: list[dict]) -> Verdict | None:
         """The verdict of a run that diverged; None where it says nothing of a claim."""

@@ -1,6 +1,12 @@
 """What verdicts are made of: their words, and sums and extremes over records."""
 
+import math
+from typing import Any
+
 import numpy as np
+
+# The verdicts that confirm a claim.
+CONFIRMED = ("holds", "reproduced")
 
 
 def reproduced(holds: bool) -> str:
@@ -18,6 +24,15 @@ def under_attack(refuted: bool, attacked: bool = False) -> str:
     if refuted:
         return "counterexample"
     return "holds" if attacked else "undecided"
+
+
+def holds_nan(value: Any) -> bool:
+    """Whether a value, or an entry of lists and dicts in it, is a NaN."""
+    if isinstance(value, dict):
+        return any(map(holds_nan, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_nan, value))
+    return isinstance(value, float) and math.isnan(value)
 
 
 def where(records: list[dict], **values) -> list[dict]:

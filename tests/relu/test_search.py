@@ -76,3 +76,7 @@ def test_kinds_by_the_first_that_fits():
     small |= {"kink_tolerance": 1e-6, "zero_unit_tolerance": 1e-6}
     trial = types.SimpleNamespace(units=2, radius=1.0, **small)
     assert tuple(relu_search.classify(trial, limits)) == relu_search.KINDS
+    # A NaN is no small gradient, and no norm below the radius.
+    last = {name: values[-1:] for name, values in limits.items()}
+    for name, kind in (("gradient_norm", "not critical"), ("max_norm", "outside")):
+        assert relu_search.classify(trial, {**last, name: np.array([np.nan])}) == [kind]
