@@ -3,6 +3,7 @@
 It is stopped and killed at any step.
 """
 
+import contextlib
 import functools
 import time
 import types
@@ -268,23 +269,94 @@ def test_only_tpus_run_the_steps_of_a_dispatch_by_themselves(platform, by_themse
     assert make_parallel([device]).steps_run_on_device == by_themselves
 
 
+@pytest.mark.parametrize("steps_per_log", [1, 2])
 def test_where_the_host_runs_the_steps_each_record_has_its_own_time(
-    run, compiled, tmp_path, monkeypatch
+    run, compiled, tmp_path, monkeypatch, steps_per_log
 ):
     """On an H100, first records once had twice their time and last ones hardly any."""
     quick_train = compiled.train
+    open_train = compiled.open_train
 
     def slow_train(*args, **kwargs):
         time.sleep(0.05)
         return quick_train(*args, **kwargs)
 
+    def slow_batches(*args):
+        for batch in open_train(*args):
+            time.sleep(0.02)
+            yield batch
+
     monkeypatch.setattr(compiled, "train", slow_train)
+    monkeypatch.setattr(compiled, "open_train", slow_batches)
     log = toy.Log()
-    run(tmp_path, log, steps_per_log=1)
+    run(tmp_path, log, steps_per_log=steps_per_log)
     train = [record for record in log.records if record["kind"] == "train"]
-    seconds = [record["seconds"] for record in train]
-    assert len(seconds) == STEPS
-    assert min(seconds) >= 0.05
+    assert len(train) == STEPS / steps_per_log
+    assert min(record["seconds"] for record in train) >= steps_per_log * 0.05
+    waits = [r["input_wait_percent"] / 100 * r["seconds"] for r in train]
+    assert sum(waits) >= STEPS * 0.02
+
+
+def test_a_step_takes_a_running_mean_of_what_the_last_ones_took(compiled):
+    clock = loop._Clock(compiled)
+    clock.add_dispatch(2.0, steps=2)
+    assert clock.step_seconds == 1
+    clock.add_dispatch(4.0, steps=2)
+    assert clock.step_seconds == pytest.approx(0.9 * 1 + 0.1 * 2)
+
+
+def test_a_trace_begins_after_the_first_dispatches_and_ends_soon(monkeypatch):
+    events = []
+
+    @contextlib.contextmanager
+    def trace(directory):
+        events.append(directory)
+        yield
+        events.append("its end")
+
+    monkeypatch.setattr(jax.profiler, "trace", trace)
+    with loop._Tracer("there") as tracer:
+        for dispatch in range(9):
+            tracer.before_dispatch()
+            events.append(dispatch)
+    assert events == [0, 1, "there", 2, 3, 4, 5, 6, "its end", 7, 8]
+
+
+def test_one_device_that_is_told_to_stop_tells_all(compiled, key):
+    drawn = steps.initial_state(toy.init(key), TASK.optimizer)
+    state = compiled.start(key, jax.device_get(drawn))
+    batches = list(compiled.open_train(0, 0, 2))
+    for batch, stop in zip(batches, (True, False), strict=True):
+        state, sums = compiled.train(state, compiled.place([batch]), stop)
+        assert compiled.read(sums)["stop"] == stop
+
+
+def test_a_key_decides_alone_what_is_drawn_and_the_order_of_the_examples(
+    run, compiled, tmp_path, monkeypatch, key
+):
+    """As it has always been: otherwise the same command would give other numbers."""
+    start = compiled.start
+    open_train = compiled.open_train
+    given = {}
+
+    def note_start(step_key, state):
+        given["step"] = step_key
+        given["params"] = state["params"]
+        return start(step_key, state)
+
+    def note_order(seed, *args):
+        given["order"] = seed
+        return open_train(seed, *args)
+
+    monkeypatch.setattr(compiled, "start", note_start)
+    monkeypatch.setattr(compiled, "open_train", note_order)
+    run(tmp_path, toy.Log())
+    init_key, _, step_key = jax.random.split(key, 3)
+    jax.tree.map(
+        np.testing.assert_array_equal, given["params"], toy.init(init_key)["params"]
+    )
+    assert given["step"] == step_key
+    assert given["order"] == 31_327_077
 
 
 def test_a_finished_run_is_not_run_again(run, compiled, tmp_path, monkeypatch):
