@@ -334,17 +334,22 @@ def test_data_in_tensorflow_datasets_own_format_are_named_and_left_alone(
         imagenet.EncodedImages(tmp_path / "own", "train")
 
 
-def test_too_little_shared_memory_is_said_in_one_line():
+def test_too_little_shared_memory_is_said_in_one_line_and_of_nothing_else():
     class Batches:
+        def __init__(self, code):
+            self.code = code
+
         def __next__(self):
             raise RuntimeError(
-                "Worker process was terminated unexpectedly with exit code -7"
+                f"Worker process was terminated unexpectedly with exit code {self.code}"
             )
 
     with pytest.raises(
         decoding.DataError, match=r"/dev/shm is too small .*worker_processes=0"
     ):
-        next(streaming._Stream(Batches()))
+        next(streaming._Stream(Batches(-7)))
+    with pytest.raises(RuntimeError, match="exit code -9"):
+        next(streaming._Stream(Batches(-9)))
 
 
 # The archives of ImageNet, which users get by hand.
