@@ -17,8 +17,33 @@ from identity_matters.report.figures import (
     saving,
     style,
 )
+from identity_matters.report.records import totals_of_slices
 from tests.forked import ROOT
 from tests.measured import REFERENCE
+
+
+def test_the_slices_of_a_network_count_together():
+    def slice_of(examples, errors, certified, error, *, build, run, memory):
+        return {
+            "examples": examples,
+            "errors": errors,
+            "certified": certified,
+            "max_abs_error": error,
+            "build_seconds": build,
+            "run_seconds": run,
+            "peak_memory_gigabytes": memory,
+        }
+
+    records = [
+        slice_of(20, 1, True, 0.25, build=3.0, run=0.5, memory=2.0),
+        slice_of(10, 0, True, 0.125, build=1.0, run=0.25, memory=1.0),
+        slice_of(20, 2, False, 0.5, build=2.0, run=1.0, memory=4.0),
+        slice_of(20, 0, True, 0.125, build=5.0, run=0.5, memory=3.0),
+    ]
+    assert totals_of_slices(records) == [
+        slice_of(10, 0, True, 0.125, build=1.0, run=0.25, memory=1.0),
+        slice_of(20, 3, False, 0.5, build=2.0, run=2.0, memory=4.0),
+    ]
 
 
 def test_figure_1_shows_the_small_nets_beside_the_published_error():
