@@ -274,6 +274,7 @@ def test_an_unfinished_run_goes_on_where_it_stood(tmp_path, monkeypatch, place):
     assert second.records == [{"cell": 0}]
     second.append({"cell": 1})
     second.finish("interrupted")
+    lines.write_bytes(lines.read_bytes() + b'{"cell": 2')
     create(results_dir).finish("done", **DONE)
     with pytest.raises(runs.RunError):
         create(results_dir)
