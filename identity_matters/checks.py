@@ -2,6 +2,7 @@
 
 import operator
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,20 @@ def non_negative_number(name: str, value: Any) -> float:
     if not number >= 0:
         raise ValueError(f"{name} must be 0 or more, got {number}")
     return number
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """`value`; ValueError unless it is one of these texts.
+
+    >>> check_choice("schedule", ["cosine"], ("step", "cosine"))
+    Traceback (most recent call last):
+    ValueError: schedule must be one of step, cosine, got ['cosine']
+    """
+    known = tuple(choices)
+    # A list has no hash, and an array compares entry by entry: `in` would fail.
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    return value
 
 
 def _find_wrapped(value: Any) -> Any:

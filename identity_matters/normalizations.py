@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from identity_matters.checks import check_choice
+
 # These three are as in pylearn2's make_cifar10_gcn_whitened.py.
 GCN_NORM = 55.0  # of every image after contrast normalisation
 # An image is not rescaled if the divisor, its norm over GCN_NORM, is below this.
@@ -33,11 +35,7 @@ class Normalization(NamedTuple):
 
 def find_normalization(name: str) -> Normalization:
     """The normalisation of this name; ValueError if there is none."""
-    if name not in NORMALIZATIONS:
-        raise ValueError(
-            f"normalization must be one of {', '.join(NORMALIZATIONS)}, got {name!r}"
-        )
-    return NORMALIZATIONS[name]
+    return NORMALIZATIONS[check_choice("normalization", name, NORMALIZATIONS)]
 
 
 def _fit_divisor(images: np.ndarray) -> dict:

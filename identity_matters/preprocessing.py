@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters.checks import check_whole, plain_array, real_array
+from identity_matters.checks import check_choice, check_whole, plain_array, real_array
 from identity_matters.normalizations import find_normalization
 
 DTYPES = ("uint8", "float32")  # of raw images
@@ -90,10 +90,7 @@ class Preprocessing:
         check_whole("pad_pixels_per_side", self.pad_pixels_per_side, 0)
         if not isinstance(self.flip, bool):
             raise ValueError(f"flip must be True or False, got {self.flip!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(
-                f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}"
-            )
+        check_choice("dtype", self.dtype, DTYPES)
         augments = bool(self.pad_pixels_per_side) or self.flip
         if augments and len(self.image_shape) != 3:
             raise ValueError(
@@ -267,18 +264,13 @@ def raw_images(name: str, images: Any) -> np.ndarray:
 
     Other floating types are converted. Raises ValueError for what is not: integers
     other than uint8, of which nobody can say how they are to be scaled; NaN or
-    infinity; complex numbers and booleans; masks and units; images that are channels
-    first, by their shape; nothing; no axis of examples.
+    infinity; complex numbers and booleans; masks and units; nothing; no axis of
+    examples.
     """
     array = real_array(name, images, dtype=None)
     if array.ndim < 2:
         raise ValueError(
             f"{name} must be [n, ...] with an axis of examples, got {array.shape}"
-        )
-    if len(array.shape) == 4 and array.shape[1] in (1, 3) and min(array.shape[2:]) > 4:
-        raise ValueError(
-            f"{name} must be [n, height, width, channels], got shape {array.shape},"
-            f" which looks like channels first: pass {name}.transpose(0, 2, 3, 1)"
         )
     if array.dtype == np.uint8:
         return array
@@ -289,6 +281,22 @@ def raw_images(name: str, images: Any) -> np.ndarray:
             f" np.asarray({name}, np.uint8), and other numbers scaled, as float32"
         )
     return real_array(name, array, dtype=np.float32)
+
+
+def check_channels_last(name: str, images: np.ndarray) -> None:
+    """Raises ValueError for training images that are channels first by their shape.
+
+    So is [n, 1 or 3, more than 4, more than 4], for which the error says how to
+    pass images that are 1 or 3 pixels high and have more than 4 channels.
+    """
+    shape = images.shape
+    if len(shape) == 4 and shape[1] in (1, 3) and min(shape[2:]) > 4:
+        raise ValueError(
+            f"{name} must be [n, height, width, channels], got shape {shape}, which"
+            f" looks like channels first: pass {name}.transpose(0, 2, 3, 1). If the"
+            f" images are {shape[1]} high and have {shape[3]} channels, turn them, so"
+            f" that they are {shape[1]} wide: pass {name}.swapaxes(1, 2)"
+        )
 
 
 def looks_unscaled(images: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from identity_matters import linear, memorize, nets
 from identity_matters.checks import (
     check_whole,
     plain_array,
@@ -134,3 +135,18 @@ def test_a_whole_number_of_more_than_64_bits_is_refused_in_one_short_line():
             check_whole("depth", value)
         assert len(str(refusal.value)) < 80
     assert check_whole("depth", 2**63 - 1) == 2**63 - 1
+
+
+@pytest.mark.parametrize("name", ["best of all", ["best"], np.array(["svd", "psd"]), 1])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda name: linear.factorize(I2, 4, method=name),
+        lambda name: linear.gradient_lower_bound(I2[None], I2, I2, form=name),
+        lambda name: memorize.memorize(I2, [0, 1], width=1, method=name),
+        lambda name: nets.make_net(name, num_classes=2),
+    ],
+)
+def test_what_is_no_name_of_a_choice_is_told_the_names(call, name):
+    with pytest.raises(ValueError, match=r" must be one of \w+, [\w, ]+, got "):
+        call(name)

@@ -285,7 +285,7 @@ def linear_classifier_error_percent() -> float:
 
 def _load_digits(split: str) -> tuple:
     """Pixels from 0 to 1, f64[n, 64], and labels."""
-    images, labels = datasets.load("digits", split, "")
+    images, labels = datasets.load("digits", split)
     pixel_max = datasets.find_source("digits").pixel_max
     return images.reshape(len(images), -1) / pixel_max, labels
 

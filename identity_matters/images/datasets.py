@@ -93,7 +93,7 @@ NAMES = (*SOURCES, imagenet.NAME)
 
 def find_source(name: str) -> Source:
     """The `Source` called `name`; raises ValueError for an unknown name."""
-    if name not in SOURCES:
+    if not isinstance(name, str) or name not in SOURCES:
         raise ValueError(
             f"there is no data set {name!r}; there are {', '.join(SOURCES)}"
         )
@@ -106,7 +106,7 @@ def split_to_fit(name: str) -> str:
 
 
 def load(
-    name: str, split: str, data_dir: str | os.PathLike[str]
+    name: str, split: str, data_dir: str | os.PathLike[str] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """All images, uint8[n, h, w, c], and labels, int64[n], of a split in SOURCES.
 
@@ -116,12 +116,17 @@ def load(
       data_dir: where `make data` put the data sets; `digits` needs none.
     Raises:
       ValueError: an unknown name or split, data that are not prepared, a damaged file,
-        or files of another data set.
+        files of another data set, or no directory for a data set that needs one.
+
+    >>> images, labels = load("digits", "train")
+    >>> images.shape, labels.shape
+    ((1347, 8, 8, 1), (1347,))
     """
     source = find_source(name)
     require_prepared(name, split, data_dir)
     if source.comes_with_package:
         return _checked(source, split, *_load_digits(source, split))
+    assert data_dir is not None  # or it was refused
     directory = split_directory(source, split, data_dir)
     advice = f"delete {directory} and run make data again"
     try:
@@ -144,15 +149,21 @@ def load(
         raise ValueError(f"{directory} is of another data set: {error}") from None
 
 
-def require_prepared(name: str, split: str, data_dir: str | os.PathLike[str]) -> None:
+def require_prepared(
+    name: str, split: str, data_dir: str | os.PathLike[str] | None
+) -> None:
     """Raises as `load` does unless the split is prepared; reads no images."""
     source = find_source(name)
-    if split not in source.splits:
+    if not isinstance(split, str) or split not in source.splits:
         raise ValueError(
             f"{name} has no split {split!r}; it has {', '.join(source.splits)}"
         )
     if source.comes_with_package:
         return
+    if data_dir is None:
+        raise ValueError(
+            f"{name} is read from a directory that make data fills: pass data_dir"
+        )
     if not (split_directory(source, split, data_dir) / "manifest.json").exists():
         advice = f"make data DATASETS={name} DATA_DIR={data_dir}"
         raise ValueError(f"{name} is not prepared in {data_dir}; run: {advice}")

@@ -159,7 +159,7 @@ def least_gradients(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "learning_rate"))
+@functools.partial(jax.jit, static_argnames="steps")
 def _least_gradients(
     A: Array,
     R: Array,

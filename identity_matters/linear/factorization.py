@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from identity_matters import matrices
 from identity_matters.checks import (
+    check_choice,
     check_whole,
     non_negative_number,
     real_array,
@@ -116,8 +117,7 @@ def factorize(
       NotApplicableError: a ValueError; the method does not apply to R, or LAPACK or
         SciPy cannot compute what it needs. Then best goes on with the other methods.
     """
-    if method != "best" and method not in METHODS:
-        raise ValueError(f"method must be one of {('best', *METHODS)}, got {method!r}")
+    check_choice("method", method, ("best", *METHODS))
     path_max_dimension = check_whole("path_max_dimension", path_max_dimension, 0)
     target = check_target(R)
     reason = ""

@@ -20,6 +20,7 @@ from identity_matters import matrices, paper
 from identity_matters.array_types import Array
 from identity_matters.checks import (
     check_array_type,
+    check_choice,
     check_whole,
     real_array,
     real_number,
@@ -67,9 +68,7 @@ FORMS = tuple(BOUNDS)
 
 def bound_of_form(form: str) -> Callable[..., Any]:
     """One of `BOUNDS`; ValueError for an unknown form."""
-    if form not in BOUNDS:
-        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
-    return BOUNDS[form]
+    return BOUNDS[check_choice("form", form, FORMS)]
 
 
 def gradient_lower_bound(

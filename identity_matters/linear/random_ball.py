@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from identity_matters import matrices
+from identity_matters.checks import check_choice
 from identity_matters.matrices import spectral_norms
 from identity_matters.random_matrices import (
     orthogonal,
@@ -50,8 +51,7 @@ def layers(
 
     `tau` is f64[n]. Raises ValueError unless `sampler` is one of `SAMPLERS`.
     """
-    if sampler not in _LAYER_SAMPLERS:
-        raise ValueError(f"sampler must be one of {SAMPLERS}, got {sampler!r}")
+    check_choice("sampler", sampler, SAMPLERS)
     radius = np.broadcast_to(tau[:, None], (len(tau), max_depth))
     return _LAYER_SAMPLERS[sampler](rng, radius, width)
 

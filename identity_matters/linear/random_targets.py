@@ -7,6 +7,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike
 
+from identity_matters.checks import check_choice
 from identity_matters.matrices import determinant_sign, rotate_rows
 from identity_matters.random_matrices import (
     orthogonal,
@@ -58,8 +59,7 @@ def target(
     Raises:
       ValueError: an unknown family, or a strength out of range.
     """
-    if family not in FAMILIES:
-        raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {family!r}")
+    check_choice("family", family, FAMILIES)
     if family == "near_minus_identity" and not 0 <= strength <= np.pi:
         raise ValueError(
             f"the distance from pi must be between 0 and pi, got {strength}"

@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import matrices
-from identity_matters.checks import check_whole, label_array, plain_array
+from identity_matters.checks import (
+    check_choice,
+    check_whole,
+    label_array,
+    plain_array,
+)
 from identity_matters.memorize import (
     adaptive,
     certificate,
@@ -117,8 +122,7 @@ def memorize(
         `dtype` is too coarse for the margins.
       TypeError: `dtype` is float64, but JAX has 64-bit types switched off.
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {METHODS}, got {method!r}")
+    check_choice("method", method, METHODS)
     x = plain_array("x", x)
     dtype = check_dtype(x, dtype)
     width = check_whole("width", width)

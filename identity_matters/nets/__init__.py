@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
-from identity_matters.checks import check_whole
+from identity_matters.checks import check_choice, check_whole
 from identity_matters.net_variables import of_every_collection
 from identity_matters.nets import base
 from identity_matters.nets.all_conv_residual import AllConvResidual
@@ -43,8 +43,7 @@ def make_net(
     it. Raises ValueError for an unknown name or a value out of range, TypeError for an
     unknown setting.
     """
-    if name not in NETS:
-        raise ValueError(f"the net must be one of {', '.join(NETS)}, got {name!r}")
+    check_choice("the net", name, NETS)
     if hasattr(NETS[name], "axis_name"):
         settings["axis_name"] = axis_name
     return NETS[name](num_classes=num_classes, **settings)
@@ -58,11 +57,15 @@ def init_variables(
     They are those of ``net.init(key, images)``, with an empty dict for each collection
     that the net lacks. Raises ValueError if the net cannot take images of `image_shape`
     (h, w, c), or for several keys, and TypeError if `key` is no key of JAX.
+
+    `jax.vmap` over keys draws an ensemble, each net as from its own key:
+
+    >>> net = Mlp(num_classes=10, depth=3, width=8)
+    >>> keys = jax.random.split(jax.random.key(0), 5)
+    >>> nets = jax.vmap(lambda key: init_variables(net, key, (8, 8, 1)))(keys)
+    >>> jax.tree.leaves(nets["params"])[0].shape[0]
+    5
     """
-    if not isinstance(key, jax.Array):
-        raise TypeError(f"key must be a key, such as jax.random.key(0), got {key!r}")
-    if jax.random.key_data(key).ndim != 1:
-        raise ValueError(f"key must be one key, got keys of shape {key.shape}")
     return of_every_collection(net.init(key, _images(image_shape)))
 
 

@@ -178,6 +178,7 @@ class AllConvResidual(base.Net):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
+        base.check_images(x)
         norm = layers.batch_norm(self, train, BATCH_NORM_EPSILON)
         # "SAME" at stride 2 and even sides pads 3x3 kernels at the lower right only.
         conv = functools.partial(

@@ -24,16 +24,18 @@ class Net(nn.Module):
         """The initial variables, f32 arrays.
 
         They are those of `nets.init_variables`, without empty collections. Only the
-        shape of `images` matters. One generator, seeded by the bits of the typed `key`,
-        draws all numbers.
+        shape of `images` matters. One generator, seeded by the bits of the `key`, draws
+        all numbers, also within `jax.jit`; `jax.vmap` over keys draws an ensemble.
+        Raises TypeError if `key` is no key of JAX, ValueError for several keys.
         """
+        key_data = _data_of_one_key(key)
         created = self.created(images)
-        key_data = jax.random.key_data(key)
         if isinstance(key_data, jax.core.Tracer):
             # By `jax.jit`, say: the bits are known when the program runs, which then
-            # calls NumPy.
+            # calls NumPy, under `jax.vmap` once for each key.
             draw = functools.partial(_draw_variables, created)
-            return jax.pure_callback(draw, nn.meta.unbox(created), key_data)
+            shapes = nn.meta.unbox(created)
+            return jax.pure_callback(draw, shapes, key_data, vmap_method="sequential")
         return jax.tree.map(jnp.asarray, _draw_variables(created, key_data))
 
     @nn.nowrap
@@ -41,6 +43,22 @@ class Net(nn.Module):
         """The variables for these images, each a `Drawn` or a `ShapeDtypeStruct`."""
         init = functools.partial(super().init, train=False)
         return jax.eval_shape(init, jax.random.key(0), images)
+
+
+def _data_of_one_key(key: Any) -> jax.Array:
+    """The bits of a key, u32[...]; raises unless it is one key of JAX."""
+    is_typed = hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    is_raw = getattr(key, "dtype", None) == jnp.uint32 and key.ndim > 0
+    if not isinstance(key, jax.Array) or not (is_typed or is_raw):
+        raise TypeError(f"key must be a key, such as jax.random.key(0), got {key!r}")
+    key_data = jax.random.key_data(key)
+    if key_data.ndim != 1:
+        keys = key_data.shape[:-1]
+        raise ValueError(
+            f"key must be one key, got keys of shape {keys}; jax.vmap over them draws"
+            " the variables of several nets"
+        )
+    return key_data
 
 
 def _draw_variables(created: dict, key_data: Any) -> dict:
@@ -73,6 +91,19 @@ def _draw_leaf(
 def _is_drawn(leaf: Any) -> bool:
     """Whether this is a `Drawn`, which JAX would take apart otherwise."""
     return isinstance(leaf, Drawn)
+
+
+def check_images(x: Any) -> None:
+    """ValueError unless x is [n, h, w, c].
+
+    Flax's convolutions take one image, and batches of batches, but the means over h and
+    w would then be over other axes.
+    """
+    if x.ndim != 4:
+        raise ValueError(
+            f"images must be [n, h, w, c], got shape {x.shape}; of one image make"
+            " image[None], and of images without channels images[..., None]"
+        )
 
 
 def check(

@@ -99,6 +99,7 @@ class AllCnnC(base.Net):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
+        base.check_images(x)
         if min(x.shape[1:3]) < LEAST_SIDE_PIXELS:
             raise ValueError(
                 f"images must have {LEAST_SIDE_PIXELS} or more pixels a side, got"
@@ -176,6 +177,7 @@ class DenseNet(_TorchNet):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
+        base.check_images(x)
         conv, norm = self.parts(train)
 
         def composite(x, *, channels, size, name):
@@ -261,6 +263,7 @@ class ResNet(_TorchNet):
 
     @nn.compact
     def __call__(self, x, *, train: bool, keys=None):
+        base.check_images(x)
         conv, norm = self.parts(train)
         size = 7 if self.large else 3
         stem = conv(

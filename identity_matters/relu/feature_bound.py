@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters import solvers
+from identity_matters.checks import check_choice
 from identity_matters.relu import model, rounding
 from identity_matters.relu.model import Blocks, Problem
 
@@ -161,8 +162,7 @@ def search(
     Raises:
       ValueError: there is no such objective.
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {OBJECTIVES}, got {objective!r}")
+    check_choice("objective", objective, OBJECTIVES)
 
     def log_ratio(weights, sample):
         value, gradient = jax.value_and_grad(model.risk)(weights, sample)

@@ -14,7 +14,12 @@ from identity_matters import flops, jax_settings
 from identity_matters.batches import Arrays
 from identity_matters.checks import check_whole, plain_array, positive_number
 from identity_matters.net_variables import COLLECTIONS, of_every_collection
-from identity_matters.preprocessing import Preprocessing, looks_unscaled, raw_images
+from identity_matters.preprocessing import (
+    Preprocessing,
+    check_channels_last,
+    looks_unscaled,
+    raw_images,
+)
 from identity_matters.train import net_source, trained_net, trees
 from identity_matters.train.intervals import Intervals
 from identity_matters.train.loop import fit
@@ -144,8 +149,12 @@ def _check_whole_numbers(
 
 
 def _training_images(x: Any, normalization: str) -> np.ndarray:
-    """x as raw images; ValueError if nothing will bring large numbers to scale."""
+    """x as raw images, channels last.
+
+    ValueError if nothing will bring large numbers to scale.
+    """
     images = raw_images("x", x)
+    check_channels_last("x", images)
     if normalization == "none" and looks_unscaled(images):
         raise ValueError(
             f"x is {plain_array('x', x).dtype} up to {images.max():g}, which looks like"

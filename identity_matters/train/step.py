@@ -21,7 +21,7 @@ import numpy as np
 import optax
 
 from identity_matters.batches import Drawn, Examples, example_keys
-from identity_matters.checks import check_whole, real_number
+from identity_matters.checks import check_choice, check_whole, real_number
 from identity_matters.net_variables import COLLECTIONS
 
 # The mapped axis; nets with statistics of the whole batch,
@@ -128,10 +128,7 @@ def relative_schedule(
         "cosine": lambda: optax.cosine_decay_schedule(1.0, falling_steps),
         "constant": lambda: optax.constant_schedule(1.0),
     }
-    if schedule not in schedules:
-        raise ValueError(
-            f"schedule must be one of {', '.join(schedules)}, got {schedule!r}"
-        )
+    check_choice("schedule", schedule, schedules)
     if not warmup_steps < steps:
         raise ValueError(
             f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}"
@@ -186,10 +183,7 @@ def momentum_sgd(
     for name, value in (("momentum", momentum), ("weight_decay", weight_decay)):
         if not 0 <= real_number(name, value) < 1:
             raise ValueError(f"{name} must be 0 or more and below 1, got {value}")
-    if decayed not in DECAYED:
-        raise ValueError(
-            f"decayed must be one of {', '.join(DECAYED)}, got {decayed!r}"
-        )
+    check_choice("decayed", decayed, DECAYED)
 
     def is_decayed(params):
         mask = jax.tree_util.tree_map_with_path(

@@ -62,8 +62,9 @@ TINY_RUNS = {
         "model.widths=(4,8) train.steps=2 train.steps_per_log=1"
     ),
     "experiments.images.comparisons:digits/initialisation": (
-        "model.blocks_per_stage=(1,1,1) model.stem_width=2 model.widths=(2,2,2)"
-        " train.steps=2 train.steps_per_log=1 trial_steps=2"
+        # Each of the twelve trainings is traced anew, block by block.
+        "model.blocks_per_stage=(1,) model.stage_strides=(1,) model.stem_width=2"
+        " model.widths=(2,) train.steps=2 train.steps_per_log=1 trial_steps=2"
     ),
     "experiments.images.imagenet:miniature/all_conv_residual": (
         "data.miniature_examples=20 data.image_pixels=16"

@@ -24,7 +24,7 @@ def test_all_digits_are_fitted_in_their_order():
     assert [measurements.build(**cell).data.examples for cell in cells] == [1797, 5]
     assert [(cell["features"], cell["num_classes"]) for cell in cells] == [(64, 10)] * 2
     x, y = load_images("digits", "/nowhere")
-    images, labels = datasets.load("digits", "all", "/nowhere")
+    images, labels = datasets.load("digits", "all")
     np.testing.assert_array_equal(y, labels)
     flat = images.reshape(1797, 64) / 16
     norms = np.linalg.norm(flat, axis=1, keepdims=True)

@@ -38,8 +38,7 @@ def test_digits_are_those_of_scikit_learn_split_in_their_order():
 
     published = load_digits()
     (images, labels), train, test = (
-        datasets.load("digits", split, data_dir="/nowhere")
-        for split in ("all", "train", "test")
+        datasets.load("digits", split) for split in ("all", "train", "test")
     )
     assert images.dtype == np.uint8 and labels.dtype == np.int64
     np.testing.assert_array_equal(images[..., 0], published.images)
@@ -77,6 +76,20 @@ def test_arrays_that_are_not_the_split_are_not_written(tmp_path):
         with pytest.raises(ValueError, match=said):
             datasets.write(SMALL, "train", tmp_path / "bad", wrong_images, wrong_labels)
     assert not (tmp_path / "bad").exists()
+
+
+def test_where_a_data_set_is_must_be_said_unless_it_comes_with_a_package():
+    assert datasets.load("digits", "test")[0].shape == (450, 8, 8, 1)
+    with pytest.raises(ValueError, match=r"cifar10 is read from .*: pass data_dir"):
+        datasets.load("cifar10", "test")
+
+
+@pytest.mark.parametrize("wrong", ["mnist", ["digits"], None])
+def test_what_is_no_name_of_a_data_set_or_split_is_said(wrong):
+    with pytest.raises(ValueError, match=r"there is no data set .*; there are digits"):
+        datasets.load(wrong, "train")
+    with pytest.raises(ValueError, match=r"digits has no split .*; it has all, train"):
+        datasets.load("digits", wrong)
 
 
 def test_prepare_leaves_what_is_there_and_digits_alone(small_cifar10, tmp_path):

@@ -173,3 +173,11 @@ def test_searches_that_would_be_about_another_net_are_refused(change, message):
 def test_radii_that_make_no_ball_are_refused(tau):
     with pytest.raises(ValueError, match="tau must be 4 numbers above 0 and below 1"):
         critical_points.least_gradients(**SEARCH, tau=tau, steps=5, learning_rate=0.1)
+
+
+def test_one_program_serves_all_learning_rates():
+    arguments = SEARCH | {"tau": np.full(4, 0.5), "steps": 5}
+    critical_points.least_gradients(**arguments, learning_rate=0.1)
+    programs = critical_points._least_gradients._cache_size()
+    critical_points.least_gradients(**arguments, learning_rate=0.03)
+    assert critical_points._least_gradients._cache_size() == programs

@@ -182,10 +182,48 @@ def test_keys_are_asked_for_where_there_is_dropout():
         train(network.variables, IMAGES, keys=network.keys[:3])
 
 
-def test_a_number_is_no_key():
-    net = make_net("resnet", num_classes=5, **SMALL["resnet"])
-    with pytest.raises(TypeError, match=r"such as jax\.random\.key\(0\), got 0$"):
-        init_variables(net, 0, IMAGES.shape[1:])
+@pytest.mark.parametrize("key", [0, jnp.int32(0), np.zeros(2, np.uint32), {}])
+def test_a_number_is_no_key(key):
+    net = make_net("mlp", num_classes=5, **SMALL["mlp"])
+    for init, images in ((net.init, IMAGES), (init_variables, IMAGES.shape[1:])):
+        arguments = (key, images) if init == net.init else (net, key, images)
+        with pytest.raises(TypeError, match=r"such as jax\.random\.key\(0\), got"):
+            init(*arguments)
+
+
+def test_an_ensemble_by_vmap_is_the_nets_of_its_keys():
+    net = make_net("mlp", num_classes=5, **SMALL["mlp"])
+    init = functools.partial(init_variables, net, image_shape=IMAGES.shape[1:])
+    keys = jax.random.split(jax.random.key(3), 2)
+    one_by_one = [init(key) for key in keys]
+    expected = jax.tree.map(lambda *leaves: np.stack(leaves), *one_by_one)
+    raw_keys = jax.random.key_data(keys)
+    for init_all in (jax.vmap(init), jax.jit(jax.vmap(init))):
+        for together in (init_all(keys), init_all(raw_keys)):
+            jax.tree.map(np.testing.assert_array_equal, together, expected)
+    shapes = jax.eval_shape(jax.vmap(init), keys)
+    assert jax.tree.map(np.shape, expected) == jax.tree.map(lambda x: x.shape, shapes)
+    logits, _ = jax.vmap(lambda v: net.apply(v, IMAGES, train=False))(expected)
+    alone, _ = net.apply(one_by_one[1], IMAGES, train=False)
+    np.testing.assert_allclose(logits[1], alone, rtol=1e-5, atol=1e-6)
+
+
+@each_network
+def test_what_is_no_batch_of_images_is_refused(name):
+    """Flax's convolutions take one image; the means over the map would be wrong."""
+    if name == "mlp":
+        pytest.skip("it flattens inputs of any shape")
+    network = case(name)
+    message = r"must be \[n, h, w, c\], got shape .*image\[None\]"
+    with pytest.raises(ValueError, match=message):
+        network.net.init(jax.random.key(0), IMAGES[0])
+    for images in (IMAGES[0], IMAGES[None]):
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(
+                functools.partial(network.net.apply, train=False),
+                network.variables,
+                images,
+            )
 
 
 def test_variables_of_init_can_be_applied_without_batch_norm():

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import numpy as np
 import pytest
 
 from identity_matters.nets import NETS, init_variables, make_net, variable_shapes
@@ -103,8 +104,12 @@ def test_what_is_no_shape_of_an_image_is_named(image_shape, message):
 def test_several_keys_are_not_one():
     net = make_net("mlp", num_classes=2, depth=2, width=3)
     keys = jax.random.split(jax.random.key(0))
-    with pytest.raises(ValueError, match=r"must be one key, got keys of shape \(2,\)"):
-        init_variables(net, keys, (2, 2, 1))
+    message = r"must be one key, got keys of shape \(2,\); jax.vmap over them draws"
+    for several in (keys, jax.random.key_data(keys)):
+        with pytest.raises(ValueError, match=message):
+            init_variables(net, several, (2, 2, 1))
+        with pytest.raises(ValueError, match=message):
+            net.init(several, np.zeros((1, 2, 2, 1), np.float32))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def bad_pixel(x, value):
         (np.full((4, *SHAPE), 1e300), "x must be finite"),
         (
             np.zeros((4, 3, 16, 16), np.uint8),
-            r"channels first: pass x\.transpose\(0, 2, 3, 1\)",
+            r"channels first: pass x\.transpose\(0, 2, 3, 1\)\. If the images are 3"
+            r" high and have 16 channels, .*: pass x\.swapaxes\(1, 2\)$",
         ),
         (np.zeros((0, *SHAPE), np.uint8), "x must not be empty"),
         (np.zeros(4, np.uint8), r"x must be \[n, \.\.\.\]"),
@@ -112,13 +113,26 @@ def test_other_ways_to_hold_the_same_images_are_taken(trained, x):
         (NEW[..., 0], r"got shape \(37, 6, 6\); pass x_test\[\.\.\., None\]"),
         (
             NEW.transpose(0, 3, 1, 2),
-            r"channels first: pass x_test\.transpose\(0, 2, 3, 1\)",
+            r"is channels first; pass x_test\.transpose\(0, 2, 3, 1\)",
         ),
     ],
 )
 def test_test_images_are_of_the_kind_of_the_training_images(x_test, message):
     with pytest.raises(ValueError, match=message):
         trained_on(x_test=x_test)
+
+
+def test_long_images_of_many_channels_can_be_wide_or_high():
+    """[n, 3, w, c] is refused in training, but a net that takes it predicts it."""
+    series = X.reshape(120, 1, 6, 6)
+    with pytest.raises(ValueError, match=r"pass x\.swapaxes\(1, 2\)"):
+        trained_on(x=series)
+    turned = series.swapaxes(1, 2)
+    trained_on(x=turned, x_test=NEW.reshape(37, 6, 1, 6))
+    net = Own()
+    preprocessing = Preprocessing.fit("none", series)
+    trained = train.TrainedNet(net, start_of(net), preprocessing)
+    assert len(trained.predict(series)) == 120
 
 
 def test_images_of_another_scale_are_said():
@@ -319,6 +333,11 @@ def test_boxed_variables_are_refused():
             {"normalization": "batch"},
             "normalization must be one of none, .*, gcn_zca, got 'batch'",
         ),
+        (
+            {"normalization": ["per_image"]},
+            r"normalization must be one of none, .*, gcn_zca, got \['per_image'\]",
+        ),
+        ({"schedule": ["cosine"]}, r"schedule must be one of .*, got \['cosine'\]"),
         ({"pad_pixels_per_side": 1.0}, "pad_pixels_per_side must be a whole number"),
         ({"pad_pixels_per_side": -1}, "pad_pixels_per_side must be at least 0"),
         ({"flip": "yes"}, "flip must be True or False, got 'yes'"),
