@@ -212,7 +212,7 @@ compile-check: $(VENV)-tpu/.installed ## compile the trainings for TPUs, without
 	JAX_PLATFORMS=cpu $(VENV)-tpu/bin/python -m benchmarks.compile_check --config=:"$$CHECK" \
 		--results_dir="$$RESULTS_DIR" $${PROGRAMS:+--config.programs="$$PROGRAMS"}
 
-compile-check-gpu: $(VENV)-cuda12/.installed ## compile trainings for GPUs, without a GPU, by private calls of JAX
+compile-check-gpu: $(VENV)-cuda12/.installed ## compile trainings for GPUs, without a GPU, through private functions of JAX
 	JAX_PLATFORMS=cpu $(VENV)-cuda12/bin/python -m benchmarks.compile_check --config=:"$$CHECK_GPU" \
 		--results_dir="$$RESULTS_DIR"
 

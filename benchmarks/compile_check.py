@@ -9,7 +9,7 @@ size ("theory", "theory_gpu").
 libtpu compiles for any slice without a TPU. It gets what `parallel.ParallelSteps` would
 run, with zeros for images. Nothing is run, and only the compiler is timed: images per
 second are an upper bound, the lesser of what peak arithmetic and the bandwidth of the
-chip's memory allow. For GPUs the compiler of JAX's CUDA plugin is asked. cuDNN picks
+chip's memory allow. For GPUs the compiler of JAX's CUDA plugin is used. cuDNN picks
 its algorithms on the GPU, so their workspace is not counted. The products of the linear
 nets are exact to float32, which takes a TPU six passes: they are compared with the peak
 of a single pass.

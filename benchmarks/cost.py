@@ -21,7 +21,7 @@ _PAGE = flags.DEFINE_string("page", "docs/cost.md", "Where it goes.")
 # Where the compiler makes no estimate: the share of its bound that a step likely
 # reaches. Our guess, not measured.
 LIKELY_SHARE_OF_BOUND = 0.4
-# How long a collective takes beside its bytes. Our guess, not measured.
+# How long a collective takes besides its bytes. Our guess, not measured.
 COLLECTIVE_SECONDS = 10e-6
 # No step takes this long. libtpu writes 2^63 - 1 cycles where it has no estimate;
 # records that are older than `hlo.cost`'s rule against that have them in their sum.

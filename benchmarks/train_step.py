@@ -3,13 +3,13 @@
 Our side is a whole step of this suite: gathering the batch on the device, augmentation,
 forward and backward pass, weight decay and momentum, with its metrics read as in a
 training. PyTorch's side, torch_worker.py, has its batch drawn beforehand and does not
-augment. It uses channels_last, on a GPU with bf16 autocast and torch.compile, on a CPU
-eagerly, in float32 and, on a CPU that multiplies bfloat16, with bf16 autocast too. All
-take turns in every round. Their medians are compared, and on a CPU the seconds that the
+augment. It uses channels_last: on a GPU with bf16 autocast and torch.compile; on a CPU
+eagerly in float32, and also with bf16 autocast if the CPU multiplies bfloat16. All take
+turns in every round. Their medians are compared, and on a CPU also the seconds that the
 processor spent, which other load changes less. Both sides have random pixels. Goals: on
-a CPU at least level with PyTorch in float32, for Table 1's net, one of a quarter of its
-width and `cifar10/small`; on a GPU, for Table 1's net alone, 1.2 times its images per
-second, and on an H200 33,000.
+a CPU, to be at least level with PyTorch in float32, for Table 1's net, one of a quarter
+of its width and `cifar10/small`; on a GPU, for Table 1's net alone, 1.2 times PyTorch's
+images per second, and 33,000 on an H200.
 
 Command: make bench-train, which installs PyTorch for it
 Hardware: any. Time: two to three minutes on 2 CPU cores.

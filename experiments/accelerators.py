@@ -61,8 +61,8 @@ def are_usable() -> bool:
 def require_used() -> None:
     """Refuses to train on the CPU by accident.
 
-    JAX falls back to the CPU without a word if its plugin is missing, or finds no
-    device. Setting JAX_PLATFORMS, to whatever value, says what is wanted.
+    JAX falls back to the CPU silently if its plugin is missing, or finds no device.
+    Setting JAX_PLATFORMS, to whatever value, says what is wanted.
 
     Raises:
       ValueError: if JAX computes on the CPU although an accelerator or its plugin is
@@ -87,7 +87,7 @@ def require_used() -> None:
 
 
 def least_cpu_hours(flops: float) -> float:
-    """Hours that so many operations take here, at the speed of products of matrices."""
+    """Hours that this many operations take here, at the speed of matrix products."""
     matrix = np.ones((_PRODUCT_SIDE, _PRODUCT_SIDE), np.float32)
     best_seconds = float("inf")
     for _ in range(3):
@@ -98,7 +98,7 @@ def least_cpu_hours(flops: float) -> float:
 
 
 def warning_of_hours(flops: float, instead: str) -> str | None:
-    """A warning before a training of so many operations begins on a CPU.
+    """A warning before a training of this many operations begins on a CPU.
 
     None if it will not take long.
 

@@ -6,12 +6,12 @@ The exit code is 1 if a run contradicts the committed reference, if a run cannot
 read, or if there are runs but none is finished. A run contradicts the reference
 
 * if the reference has another verdict for the same variant at the same scale;
-* if it is a counterexample, at any scale, to a claim of which the reference has none;
+* if it is a counterexample, at any scale, to a claim to which the reference has none;
 * if the reference decides nothing about the variant, and the run, at the paper's scale,
   did not reproduce its claim, or seeds of it disagree.
 
 "undecided" and "not comparable" contradict nothing. As long as you have made no runs,
-it prints the results of the paper and the reference. `make report` has all measured
+it prints the results of the paper and the reference. `make report` shows all measured
 values.
 """
 

@@ -1,10 +1,10 @@
 """Judges finished runs again: do claim, verdict and metrics follow from the records?
 
 Command: python -m experiments.judge [--write] RUN_OR_DIRECTORY ...
-It prints one line for each field of a summary that is not what today's code says of
-the records, or at the end one line if all are. With --write it takes over what the
-records say, and seals runs of the older schema 2, whose digests were optional. The exit
-code is 1 if a run cannot be read or judged, or disagrees and was not written.
+It prints one line for each field of a summary that differs from what today's code makes
+of the records, or a single line at the end if none does. With --write it corrects these
+fields, and seals runs of the older schema 2, whose digests were optional. The exit code
+is 1 if a run cannot be read or judged, or disagrees and was not written.
 """
 
 import contextlib

@@ -12,7 +12,8 @@
 
 Command: python -m experiments.linear_training --config=:depth
     (or :stuck_targets, :noise)
-Hardware: one CPU core. Time: 18 to 23 s, 4 to 12 s and 10 to 11 s. float64.
+Hardware: one CPU core. Time: depth 18 to 23 s, stuck_targets 4 to 12 s, noise 10 to
+11 s. float64.
 Expected: residual nets reach 1e-8 of the risk of the identity map in at most 300
 updates at every depth, stay in B_1 where Theorem 2.1 puts an optimum there, and end
 with l |||A||| at most 3.2. Standard nets from the same weights have gradients of order
@@ -73,7 +74,7 @@ _SETTINGS = {
         # rotation angles of each R
         "angles_radians": ((1.5, 0.8), (2.5,), (0.6, 0.4, 0.2)),
         "sigma_eigenvalues": (0.5, 0.7, 0.9, 1.1, 1.3, 1.5),  # of Sigma = E[x x^T]
-        "near_zero_std_times_depth": 0.1,  # l |||A||| starts at about 5 times it
+        "near_zero_std_times_depth": 0.1,  # l |||A||| starts at about 5 times this
         # Multiples of 1/L (descent.largest_stable_learning_rate). The standard nets
         # take the best, so that the step size gives the residual nets no advantage.
         "residual_rate_factors": (1.0,),

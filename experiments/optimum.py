@@ -4,8 +4,8 @@ Claim (F15 of docs/theory/many_layers.md): for every 2 x 2 R and every symmetric
 R > 0, at every depth l >= 2 where the value of a closed form is below 1, no layers have
 a smaller |||A|||, and layers of that norm are known. In four dimensions this leaves one
 kind of normal R open, with a nonreal eigenvalue over a pair of negative ones. There the
-layers of F20 (docs/theory/limits.md) attain the bound for most targets, which is seen
-for each of them.
+layers of F20 (docs/theory/limits.md) attain the bound for most targets; whether they do
+is checked for each target.
 
 * targets: random 2 x 2 and symmetric R at several depths, from the least at which the
   optimum is below 1. The layers' measured norm is compared with the closed form, and,
@@ -15,8 +15,8 @@ for each of them.
   The metric is how many have layers that attain the bound.
 * curve: the optimum of two targets over the depth, with the polar layers and the bound
   by single vectors, for the figure.
-* attack: direct minimisation over the layers, from disturbed optimal ones, tries to end
-  below.
+* attack: direct minimisation over the layers, started from disturbed optimal ones,
+  tries to end below the optimum.
 
 Command: python -m experiments.optimum --config=:every_depth
     python -m experiments.optimum --config=:four_dimensions

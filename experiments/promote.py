@@ -4,7 +4,7 @@ Command: make promote RUN=results/local/EXPERIMENT/VARIANT/seed=0
 
 A reference must be a finished run, perhaps one that diverged, with the settings of its
 variant, made at one commit of this clone without uncommitted changes: otherwise nobody
-could make it again. Its records are judged again, and must give the claim, verdict and
+could repeat it. Its records are judged again, and must give the claim, verdict and
 metrics of its summary.
 """
 

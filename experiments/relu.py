@@ -29,9 +29,9 @@ N1 to N16 see docs/theory/relu.md.
   stall; at width 16, 30 % become optimal, none stalls, and the others are unfinished.
 
 Verdicts: counterexample for the first three, holds for gradient_ratio and training,
-reproduced for noise. One record can refute the literal analogue. Without one it is
-undecided, and also if the numbers contradict what is proved, because then they cannot
-be relied on.
+reproduced for noise. One record can refute the literal analogue. Without one the
+verdict is undecided. So it is if the numbers contradict what is proved, because then
+they cannot be relied on.
 """
 
 from typing import NamedTuple

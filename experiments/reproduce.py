@@ -3,13 +3,13 @@
 Command: make reproduce, or python -m experiments.reproduce [--only=a,b] [--seeds="0 1"]
     [--variants=c,d] [--jobs=N] [--demo] [--report] [--overwrite]
 
-Runs go in parallel, one per core, longest first. Each is a process of its own, forked
+Runs go in parallel, one per core, longest first. Each is a separate process, forked
 from one that has imported the libraries; its output goes to RESULTS_DIR/logs. With an
-accelerator they include the variants that need it, and trainings have it one at a time
-while the others keep to the cores. A run alone prints to the terminal. Ctrl-C or
-SIGTERM stops all; the same command, without --overwrite, resumes. A failure does not
-stop the others, but makes the exit code 1, as does a contradiction of the reference
-(see compare.py).
+accelerator, the variants that need it run too; trainings use it one at a time, while
+all other runs use the cores. A run alone prints to the terminal. Ctrl-C or SIGTERM
+stops all; the same command, without --overwrite, resumes. A failure does not stop the
+others, but makes the exit code 1, as does a contradiction of the reference (see
+compare.py).
 """
 
 import collections

@@ -45,9 +45,8 @@ def check_whole(name: str, value: Any, least: int = 1, reason: str = "") -> int:
 def plain_array(name: str, value: Any) -> np.ndarray:
     """`value` as a NumPy array of its own dtype; nothing may be lost.
 
-    ``np.asarray`` drops the mask of a masked array and the unit of a quantity without a
-    word, also where they are the items of a list. NaN and infinity pass: see
-    `real_array`.
+    ``np.asarray`` silently drops the mask of a masked array and the unit of a quantity,
+    also of those within a list. NaN and infinity pass: see `real_array`.
 
     Args:
       name: how the caller knows the argument; the message begins with it.
@@ -121,8 +120,8 @@ def check_array_type(name: str, value: Any) -> None:
     """Raises unless `value` is a NumPy or JAX array, or a number, of numbers only.
 
     It looks at the type alone, so it costs no transfer and may be called while JAX
-    traces. A mask or a unit is a ValueError, another type than an array or a number a
-    TypeError, and so is an array of other things than numbers.
+    traces. A mask or a unit is a ValueError. Any type but an array or a number is a
+    TypeError, and so is an array that does not hold numbers.
     """
     is_number = isinstance(value, (np.generic, int, float))
     if not (is_number or isinstance(value, np.ndarray) or _is_of_jax(value)):

@@ -1,6 +1,6 @@
 """Which code runs: its commit, whether it was changed, and a digest of its sources.
 
-Git's own `status` believes flags of the index, the user's configuration and further
+Git's own `status` trusts flags of the index, the user's configuration and further
 ignore files. Here the contents of all files are compared with the commit's tree
 instead.
 
@@ -56,7 +56,7 @@ def code_version() -> dict:
 def digest(hashes: dict[str, str]) -> str:
     """A digest of the source files in `hashes`: path -> git's SHA-1 of the content.
 
-    So it is the same in the clones that use SHA-256.
+    So it is also the same in clones that use SHA-256.
     """
     lines = [
         f"{content} {path}\n"

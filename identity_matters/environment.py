@@ -43,7 +43,7 @@ VARIABLES = (
 _CHANGES_NO_NUMBER = re.compile(
     "dump|host_platform_device_count|parallel_codegen_split_count"
 )
-# What must stay the same, beside the code, if a run is resumed -> what a message calls
+# What must stay the same, besides the code, if a run is resumed -> what a message calls
 # it.
 _KEPT = {
     "packages": "with other packages",

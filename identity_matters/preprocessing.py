@@ -66,8 +66,8 @@ class Preprocessing:
         own size; 0 takes the whole image.
       flip: whether training mirrors images left to right with probability 1/2.
       largest: the largest magnitude in the training images, or None if it is not known,
-        as for uint8 of checkpoints that were saved before it was stored. Then nothing
-        is said of the scale of other images.
+        as for uint8 of checkpoints that were saved before it was stored. Then the
+        scale of other images is not checked.
 
     Raises ValueError if they do not fit together.
     """
@@ -154,15 +154,15 @@ class Preprocessing:
     def check_images(self, name: str, images: Any) -> np.ndarray:
         """A user's argument `name` as raw images of the training's kind.
 
-        They are u8 or f32[n, ...]. Warns if they are of another scale than in training;
-        of uint8 that are darker, only if there are ten images or more. Raises
-        ValueError, as `raw_images` does, for images of another dtype or shape.
+        They are u8 or f32[n, ...]. Warns if their scale differs from that in training;
+        for darker uint8 images, only if there are ten or more. Raises ValueError, as
+        `raw_images` does, for images of another dtype or shape.
         """
         given = plain_array(name, images)
         raw = raw_images(name, given)
         if raw.dtype != self.dtype:
             raise ValueError(
-                f"{name} must be {self.dtype}, as the images that the net was trained"
+                f"{name} must be {self.dtype}, like the images that the net was trained"
                 f" on, got {given.dtype}"
             )
         if raw.shape[1:] != self.image_shape:
@@ -262,9 +262,9 @@ class Preprocessing:
 def raw_images(name: str, images: Any) -> np.ndarray:
     """A user's argument `name` as raw images, u8 or f32[n, ...].
 
-    Other floating types are converted. Raises ValueError for what is not: integers
-    other than uint8, of which nobody can say how they are to be scaled; NaN or
-    infinity; complex numbers and booleans; masks and units; nothing; no axis of
+    Other floating types are converted. Raises ValueError for anything else: integers
+    other than uint8, because nobody can say how to scale them; NaN or infinity; complex
+    numbers and booleans; masks and units; an empty array; an array without an axis of
     examples.
     """
     array = real_array(name, images, dtype=None)

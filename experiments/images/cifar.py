@@ -7,8 +7,8 @@ own published recipes.
 Command: python -m experiments.images.cifar    # digits, on any machine
 After `make data`:
     python -m experiments.images.cifar --config=:cifar10/all_conv_residual
---help names the time of each variant, and the comments in this file also the expected
-number. Where no run has been measured the time is an estimate and says so.
+--help gives the time of each variant; the comments in this file also give the expected
+number. Where no run has been measured, the time is an estimate and says so.
 """
 
 from typing import TYPE_CHECKING
@@ -76,7 +76,7 @@ _COSINE_STRONG_DECAY = {**_COSINE, "weight_decay": 1e-3}
 
 
 def _train_for_epochs(count: int) -> dict:
-    """Settings of a training of so many epochs, which a slow machine must resume.
+    """Settings of a training of this many epochs, which a slow machine must resume.
 
     It is not rounded to whole dispatches of an accelerator, as those of Table 2's rows
     are: reference runs have these lengths, and these nets are for CPUs.

@@ -10,7 +10,7 @@ Command: python -m experiments.images.imagenet    # a miniature, on any machine
     make data DATASETS=imagenet2012               # with the two archives at hand
     python -m experiments.images.imagenet --config=:imagenet2012/parameters_as_printed
 Several machines: docs/clusters.md. The comments in this file state the hardware, time
-and expected number of each variant; only the miniature has been run, all other times
+and expected number of each variant. Only the miniature has been run; all other times
 are estimates.
 """
 

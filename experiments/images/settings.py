@@ -55,8 +55,8 @@ ALL_CONV_RESIDUAL = {
     "stem_width": 16,
     "stem_kernel_size": 3,
     "stem_stride": 1,
-    # Initial residual weights, multiplied by initial_scale. By their deviation: paper,
-    # 1/(k^2 c), standard, 1/(k sqrt c), or he; others: fixup, unit_variance,
+    # Initial residual weights, multiplied by initial_scale: paper (deviation
+    # 1/(k^2 c)), standard (1/(k sqrt c)), he, fixup, unit_variance or
     # delta_orthogonal. nets/starts.py says what each is.
     "residual_init": "paper",
     "initial_scale": 1.0,  # factor of the initial deviation of residual weights

@@ -1,8 +1,8 @@
 """The trained net that the package contains, scored on all test images.
 
-Claim: `train.load("cifar10")` gives the net of Table 1 as a run at full size trained
-it, with weights rounded so that they take 5 MB, and errs at most 0.25 percentage points
-more often than that run. Expected: 6.96 %.
+Claim: `train.load("cifar10")` gives the net of Table 1 that a run at full size trained,
+with weights rounded so that they take 5 MB. It errs at most 0.25 percentage points more
+often than that run. Expected: 6.96 %.
 
 Command: make data && python -m experiments.images.shipped
 Hardware: 2 CPU cores. Time: a quarter of an hour. An interrupted run resumes with the
@@ -93,7 +93,7 @@ def _size_of_files(directory: pathlib.Path) -> int:
 
 
 def verdict(settings: dict, records: list[dict]) -> run.Verdict:
-    """Whether the net errs as rarely as the run that trained it, but for the margin."""
+    """Whether the net errs as rarely as the run that trained it, up to the margin."""
     results = EXPERIMENT.results(records)
     examples = total(results, "examples")
     error_percent = 100 * total(results, "errors") / examples

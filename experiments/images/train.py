@@ -121,7 +121,7 @@ def _require_settings_of_net(model: dict) -> None:
     unknown = model.keys() - known - {"name"}
     if unknown:
         raise ValueError(
-            f"model.{min(unknown)} is no setting of the net {model['name']}"
+            f"model.{min(unknown)} is not a setting of the net {model['name']}"
         )
 
 

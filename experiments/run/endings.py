@@ -69,7 +69,7 @@ class DivergedError(Exception):
 
 
 class SkippedError(Exception):
-    """This machine cannot run what was asked for, which is no failure: it says why.
+    """This machine cannot run what was asked for. That is no failure; it says why.
 
     Only `trials` of an experiment may raise it, before anything is written.
     """

@@ -182,8 +182,8 @@ def _writes(experiment: Experiment) -> bool:
 def _is_refusal(experiment: Experiment, error: Exception) -> bool:
     """Whether `error` refuses the settings; if not, it is a bug or a full disk."""
     packages = {*refusals.OUR_PACKAGES, experiment.module.split(".")[0]}
-    # A full disk is no fault of the settings: `endings` knows what to say of it. Where
-    # there are several processes, the others must hear of it, as of any refusal.
+    # A full disk is not the settings' fault: `endings` knows what to say about it. With
+    # several processes the others must hear of it, as of any refusal.
     disk_is_full = getattr(error, "errno", None) in runs.FULL_DISK
     is_of_disk = disk_is_full and jax.process_count() == 1
     return not is_of_disk and refusals.is_refusal(error, packages)

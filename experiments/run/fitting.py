@@ -102,7 +102,7 @@ class DeviceTraining:
 
 
 def make_intervals(train: dict, **changes: int) -> Intervals:
-    """The intervals among the settings of a training, but for `changes`."""
+    """The intervals among the settings of a training, with `changes`."""
     names = [field.name for field in dataclasses.fields(Intervals)]
     steps = {name: train[name] for name in names if name in train}
     return Intervals(**{**steps, **changes})

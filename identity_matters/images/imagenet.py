@@ -129,7 +129,7 @@ def builder(data_dir: str | os.PathLike[str], name: str = NAME) -> Any:
     except Exception as error:  # its own errors have no common type
         dataset = name.partition(":")[0]
         raise ValueError(
-            f"{data_dir} holds {dataset} in another form than {FILE_FORMAT} files"
+            f"{data_dir} does not hold {dataset} as {FILE_FORMAT} files"
             f" ({runs.first_line(error.__cause__ or error)}); prepare it in another"
             f" directory: make data DATASETS={dataset} DATA_DIR=..."
         ) from error
@@ -163,7 +163,7 @@ def read_train(
 ) -> dict:
     """Training images for `indices` and `epochs`, int[b], cropped and flipped.
 
-    Each image has a random crop and flip of its own in each epoch. Returns {"images":
+    Each image gets its own random crop and flip in each epoch. Returns {"images":
     u8[b, pixels, pixels, 3], "labels": i32[b]}. Raises DataError for a damaged file or
     an image that cannot be decoded.
     """

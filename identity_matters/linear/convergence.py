@@ -106,7 +106,7 @@ def will_converge(
       rank: the rank of the second moment in exact arithmetic, of which Sigma is a
         rounding. None takes Sigma as it is.
     Raises:
-      ValueError: an argument is not as above, or holds other things than finite real
+      ValueError: an argument is not as above, or holds anything but finite real
         numbers, or Sigma has more than `rank` eigenvalues that are certainly positive.
 
     >>> certain = will_converge(np.diag([1.2, 0.9]), np.eye(2), depth=8)

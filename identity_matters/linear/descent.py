@@ -65,14 +65,14 @@ class Rules:
 
     Attributes:
       learning_rate: eta, positive.
-      max_updates: a run stops after so many.
+      max_updates: a run stops after this many.
       risk_tolerance: it stops as converged once f - C is at most this.
       divergence_factor: above 1; it stops as diverged if f - C is not finite or exceeds
         its first value by this factor.
       stall_tolerance: it stops as stalled if an update promises a relative decrease,
         ``eta ||grad f||_F^2 / (f - C)``, of at most this.
-      record_every: every so many updates a point is recorded, and the last one; there
-        is room for max_updates / record_every of them from the start.
+      record_every: a point is recorded whenever this many updates have been made, and
+        at the end; room for max_updates / record_every points is taken at the start.
     """
 
     learning_rate: float

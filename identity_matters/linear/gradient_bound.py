@@ -82,10 +82,10 @@ def gradient_lower_bound(
 
         4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2.
 
-    This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``. What rounding may have added
-    is taken off, of E and tau, too, so it is 0 where E is no larger than its rounding.
-    The printed forms have the computed tau, ``sigma_min(Sigma)`` and f - C, without
-    margins.
+    This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``. What rounding may have
+    added, also to E and tau, is subtracted, so the bound is 0 where E is no larger than
+    its rounding. The printed forms have the computed tau, ``sigma_min(Sigma)`` and f -
+    C, without margins.
 
     Args:
       A: f64[depth, d, d] with ``|||A||| < 1``.
@@ -93,7 +93,7 @@ def gradient_lower_bound(
       Sigma: f64[d, d], symmetric positive semidefinite.
       form: one of `FORMS`.
     Raises:
-      ValueError: an argument is not as above, or holds other things than finite real
+      ValueError: an argument is not as above, or holds anything but finite real
         numbers, or the bound is beyond float64.
       TypeError: an array is not float64.
 
@@ -234,7 +234,7 @@ def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
 
 
 def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
-    """Refuses what is no batch of points, on the host: nothing of this can be traced.
+    """Refuses arguments that are no batch of points; on the host, not under tracing.
 
     Args:
       A: f64[n, max_depth, d, d], with zeros from `depth` on.
@@ -242,8 +242,8 @@ def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
         otherwise.
       depth: int[n], or one number for all, from 1 to max_depth.
     Raises:
-      TypeError: A, R or Sigma is no array of NumPy or JAX.
-      ValueError: an argument is not as above, or holds other things than finite real
+      TypeError: A, R or Sigma is not a NumPy or JAX array.
+      ValueError: an argument is not as above, or holds anything but finite real
         numbers.
     """
     for name, array in {"A": A, "R": R, "Sigma": Sigma}.items():
@@ -294,7 +294,7 @@ def right_over_left(
       depth: int[n], or one number for all, from 1 to max_depth.
       form: one of `FORMS`.
     Raises:
-      ValueError: an argument is not as above, or holds other things than finite real
+      ValueError: an argument is not as above, or holds anything but finite real
         numbers, or a side is beyond float64.
       TypeError: an array is not float64.
     """

@@ -66,7 +66,7 @@ def invariant_spaces(R: Shifted) -> tuple[list[InvariantPlane], list[Line]]:
 def _not_normal(T: np.ndarray, first: np.ndarray) -> np.ndarray:
     """The part of a real Schur form, f64[d, d], that is 0 for a normal matrix.
 
-    That is all above the diagonal, but for the blocks ``[[x, -y], [y, x]]`` that begin
+    That is all above the diagonal, except the blocks ``[[x, -y], [y, x]]`` that begin
     at `first`.
     """
     part = np.triu(T, 1)

@@ -32,8 +32,7 @@ class PathSettings:
       exponents: p, all even and at least 2; the smoothed norm is minimised for each in
         turn.
       iterations: the most steps of L-BFGS for an exponent, at least 1.
-      starts: only so many starting paths, those of least norm, are shortened; 0 or
-        more.
+      starts: how many starting paths, those of least norm, are shortened; 0 or more.
     """
 
     pieces: int = 24

@@ -358,8 +358,8 @@ def verify(
     """Runs the network on x, f[n, d], and compares the outputs with y, integer[n].
 
     `batch_examples`, `run` and the errors are as in `apply`; y that is not one integer
-    for each row of x is a ValueError. A label that is no class, such as -1, is an error
-    of the network.
+    for each row of x is a ValueError. A label that is not a class, such as -1, counts
+    as an error of the network.
 
     >>> x, y = np.arange(6.0, dtype=np.float32)[:, None], np.array([0, 1, 0, 1, 1, 0])
     >>> network, _ = memorize(x, y)

@@ -170,12 +170,12 @@ def check_float64(advice: str = "") -> None:
 def check_precision(network: Any) -> None:
     """TypeError if the network has float64 numbers and JAX would round them.
 
-    JAX takes them for float32 without a word where its 64-bit types are off.
+    Where its 64-bit types are off, JAX silently takes them for float32.
     """
     dtypes = [getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(network)]
     if np.float64 in dtypes and jnp.result_type(float) != np.float64:
         raise TypeError(
-            "the network is of float64, which needs"
+            "the network is float64, which needs"
             ' jax.config.update("jax_enable_x64", True) first'
         )
 

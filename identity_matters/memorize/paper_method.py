@@ -189,7 +189,7 @@ def separation(x: ArrayLike) -> Separation:
     Raises:
       ValueError: no plain array of real numbers, another shape, or an entry that is NaN
         or exceeds 1e15 in size; or the closest rows differ, but by so little that the
-        square is no normal float64.
+        square is not a normal float64.
     """
     x = _checked_rows(x)
     closest = _closest_pair(x)

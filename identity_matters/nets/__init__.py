@@ -56,7 +56,7 @@ def init_variables(
 
     They are those of ``net.init(key, images)``, with an empty dict for each collection
     that the net lacks. Raises ValueError if the net cannot take images of `image_shape`
-    (h, w, c), or for several keys, and TypeError if `key` is no key of JAX.
+    (h, w, c), or for several keys, and TypeError if `key` is not a JAX key.
 
     `jax.vmap` over keys draws an ensemble, each net as from its own key:
 
@@ -65,6 +65,7 @@ def init_variables(
     >>> nets = jax.vmap(lambda key: init_variables(net, key, (8, 8, 1)))(keys)
     >>> jax.tree.leaves(nets["params"])[0].shape[0]
     5
+
     """
     return of_every_collection(net.init(key, _images(image_shape)))
 
@@ -125,8 +126,8 @@ def apply_net(
       Logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], "batch_stats":
       the running statistics after this call}.
     Raises:
-      ValueError: x is of another type or rank, or has no entries, or dropout lacks a
-        key for each example.
+      ValueError: x has another type or rank, or no entries, or dropout lacks a key for
+        each example.
       flax.errors.ScopeParamShapeError: x does not fit the variables.
     """
     if x.ndim != 4 or x.dtype != jnp.float32 or 0 in x.shape:

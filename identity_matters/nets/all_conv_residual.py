@@ -98,7 +98,7 @@ class AllConvResidual(base.Net):
       residual_init: where convolutions in blocks start, one of `starts.NAMES`. The
         deviation of "paper" is 1 / (k^2 c), that of "standard" 1 / (k sqrt(c)), for
         kernel size k, c output channels. The stem's is standard, as in the paper's text
-        (the base code has sqrt(2) times that), but for "unit_variance" and
+        (the base code has sqrt(2) times that), except with "unit_variance" and
         "delta_orthogonal", which include the stem.
       initial_scale: a factor on that deviation; 0 makes every block the identity at
         first.

@@ -1,4 +1,4 @@
-"""The nets of Table 2 and section 4.1 beside the paper's: All-CNN-C, DenseNet, ResNet.
+"""The other nets of Table 2 and section 4.1: All-CNN-C, DenseNet, ResNet.
 
 All-CNN-C (Springenberg et al., arXiv 1412.6806): the convolutions of `CONVOLUTIONS`,
 each followed by a ReLU, then the mean over the map; 1,369,738 parameters for 10
@@ -15,7 +15,7 @@ their released code (liuzhuang13/DenseNet) has 2 `growth` stem channels and 28.1
 Dropout is left out, as they use it only without data augmentation.
 
 ResNet (He et al., arXiv 1512.03385): stages of `Block`s that double the channels and,
-but for the first, halve the map; a mean over the map and a linear layer. ResNet-110 has
+except the first, halve the map; a mean over the map and a linear layer. ResNet-110 has
 1,727,962 parameters for 10 classes, ResNet-34 has 21,797,672 for 1000.
 
 * Small images (section 4.2): a 3x3 stem and three stages of (depth - 2) / 6 blocks.

@@ -14,10 +14,10 @@ from numpy.typing import DTypeLike
 from identity_matters.array_types import Array
 from identity_matters.relu.model import Blocks, Problem
 
-# What is computed may be off by so many roundings, and one for each dimension, of the
+# What is computed may be off by this many roundings, and one for each dimension, of the
 # sum of the sizes that it is made of.
 _ROUNDINGS = 64
-# The biases, the identity, and what the sums over d and k have beside their terms.
+# The biases, the identity, and what the sums over d and k have besides their terms.
 _ROUNDINGS_OF_BLOCK = 4
 
 

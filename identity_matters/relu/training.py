@@ -1,8 +1,9 @@
 """When gradient flow of one residual ReLU block converges to risk 0 (N16).
 
-It asks for features that are independent over the sample, as in `feature_bound`, and
-for a small initial error. How small depends on how much of the features lies along the
-error. Symbols, beside those of the package, for the block ``V ReLU(W z)``:
+The condition asks for features that are independent over the sample, as in
+`feature_bound`, and for a small initial error. How small depends on how much of the
+features lies along the error. Symbols, besides those of the package, for the block
+``V ReLU(W z)``:
 
 * ``Z``: the inputs z_i as columns; ``zeta = ||Z||``
 * ``Phi``: the features at the start, k x n; ``sigma`` is their n-th singular value
@@ -61,9 +62,9 @@ class Training(NamedTuple):
 def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
     """Whether flow from `blocks` provably stays in the unit ball and reaches f = 0.
 
-    Of the values of a at which the condition of N16 holds, the least counts: the
-    fastest rate. All is computed by NumPy in float64, whatever the settings of JAX, and
-    the promise is for the numbers as they are given.
+    The promise is that of the least a at which the condition of N16 holds, which gives
+    the fastest rate. Everything is computed by NumPy in float64, whatever the settings
+    of JAX, and the promise is for the numbers as they are given.
 
     >>> # Two examples, each with a unit of its own; the labels are 2 % off.
     >>> start = Blocks(U=0.5 * np.eye(2)[None], V=np.zeros((1, 2, 2)), s=None)
@@ -82,7 +83,7 @@ def certify_training(blocks: Blocks, problem: Problem) -> Training | None:
       beyond 1e-30 to 1e20 leave it open.
     Raises:
       ValueError: there is more than one block, shapes do not fit together, or an array
-        is no plain array of finite real numbers.
+        is not a plain array of finite real numbers.
     """
     start = _measure(blocks, problem)
     return None if start is None else _promise(start)

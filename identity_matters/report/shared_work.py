@@ -84,7 +84,7 @@ def _compute_and_send(
     function: Callable,
     items: Sequence,
 ) -> None:
-    """What a child does. Ctrl-C reaches it as well, and ends it without a word."""
+    """What a child does. Ctrl-C reaches it as well, and ends it silently."""
     for end in of_parent:
         end.close()
     try:

@@ -59,9 +59,9 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def sealed_with(summary: dict, config: dict, environment: dict) -> list[dict]:
-    """What the digest in `summary` covers beside the summary itself.
+    """What the digest in `summary` covers besides the summary itself.
 
-    Of a finished run that is all of config.json and environment.json. Resuming an
+    For a finished run that is all of config.json and environment.json. Resuming an
     unfinished run rewrites both, so its summary covers only the settings that affect
     results.
     """
@@ -148,7 +148,7 @@ def _records(file: Any, lines: list[bytes]) -> list[dict]:
             records.append(seals.as_record(line))
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise MalformedFileError(
-                f"{file}:{number}: no JSON object ({error})"
+                f"{file}:{number}: not a JSON object ({error})"
             ) from None
         previous = line
     return records

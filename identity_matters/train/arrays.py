@@ -82,7 +82,7 @@ def train(
       schedule, warmup_steps: see `step.relative_schedule`.
       momentum, weight_decay: see `step.momentum_sgd`; all leaves named kernel decay.
 
-      seed: the root of all randomness but for the initial `variables`; less than 2^32.
+      seed: the root of all randomness except the initial `variables`; less than 2^32.
       verbose: whether to show progress: a bar on a terminal, and a line for each
         record.
     Returns:
@@ -229,7 +229,8 @@ def _fit(
 def _checked_collections(variables: Any) -> dict:
     """The user's variables, as the three collections of a training state.
 
-    Raises ValueError if there are others, nothing to train, or what is not finite.
+    Raises ValueError if there are other collections, nothing to train, or numbers that
+    are not finite.
     """
     if not isinstance(variables, dict | flax.core.FrozenDict):
         raise ValueError(f"variables must be a dict, got {type(variables).__name__}")

@@ -219,7 +219,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             if len(different) > _MOST_DIFFERENCES_LISTED:
                 text += f"; and {len(different) - _MOST_DIFFERENCES_LISTED} more"
             path = self.directory / str(metadata["step"])
-            raise CheckpointError(f"the checkpoint {path} is of another run: {text}")
+            raise CheckpointError(f"the checkpoint {path} is from another run: {text}")
 
     def _move_aside(self, damaged: dict[int, str], *, used: int) -> None:
         """Moves each damaged step aside, with a warning that names step `used`."""

@@ -45,8 +45,8 @@ def check_is_linen(net: Any) -> None:
 def describe(net: nn.Module) -> dict:
     """{"class": "MODULE:NAME", "fields": {name: literal}}, JSON-able.
 
-    "fields" is None if a field is no literal, as a function is; then `make` needs the
-    net itself.
+    "fields" is None if a field, such as a function, is not a literal; then `make` needs
+    the net itself.
     """
     net_class = type(net)
     literals = {
@@ -61,9 +61,9 @@ def describe(net: nn.Module) -> dict:
 
 
 def make(description: dict, net: nn.Module | None = None) -> nn.Module:
-    """The net that `description` is of; `net`, if given, is checked and returned.
+    """The net that `description` describes; `net`, if given, is checked and returned.
 
-    Raises NetUnknownError if `net` is another one, or is needed and missing.
+    Raises NetUnknownError if `net` is a different one, or is needed and missing.
     """
     if net is not None:
         _check_is_described(net, description)
@@ -83,7 +83,7 @@ def make(description: dict, net: nn.Module | None = None) -> nn.Module:
         return net_class(**fields)
     except (TypeError, ValueError) as error:
         raise NetUnknownError(
-            f"{class_name} is another class here ({error}): {_ADVICE}"
+            f"{class_name} is a different class here ({error}): {_ADVICE}"
         ) from None
 
 

@@ -234,7 +234,7 @@ def load(
     Raises:
       CheckpointError: there is no checkpoint, it is damaged, or it holds variables
         alone.
-      net_source.NetUnknownError: the net cannot be made, or `net` is another one.
+      net_source.NetUnknownError: the net cannot be made, or `net` is a different one.
     """
     try:
         saved = read_saved(_find(directory))
@@ -276,7 +276,7 @@ def _find(directory: str | os.PathLike[str]) -> str:
 def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...]) -> int:
     """The number k of logits that the net gives for inputs f32[n, *image_shape].
 
-    Raises ValueError, in one line, if `net` is no flax.linen.Module, if it cannot take
+    Raises a one-line ValueError if `net` is not a flax.linen.Module, if it cannot take
     such inputs with these variables, or if its outputs are not logits [n, k].
     """
     net_source.check_is_linen(net)

@@ -325,9 +325,7 @@ def test_data_in_tensorflow_datasets_own_format_are_named_and_left_alone(
     shutil.copytree(data_dir, tmp_path / "own")
     (info,) = (tmp_path / "own").rglob("dataset_info.json")
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    said = (
-        f"{tmp_path / 'own'} holds imagenet2012 in another form than array_record files"
-    )
+    said = f"{tmp_path / 'own'} does not hold imagenet2012 as array_record files"
     with pytest.raises(
         ValueError, match=rf"^{said} .*make data DATASETS=imagenet2012 DATA_DIR="
     ):

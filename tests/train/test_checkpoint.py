@@ -250,7 +250,7 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
         restore(directory, settings)
     assert (
         str(error.value)
-        == f"the checkpoint {directory}/2 is of another run: the setting new is None"
+        == f"the checkpoint {directory}/2 is from another run: the setting new is None"
         " there and 1 here; the setting optim.learning_rate is 0.05 there and 0.1"
         " here"
     )

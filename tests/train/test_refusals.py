@@ -103,7 +103,7 @@ def test_other_ways_to_hold_the_same_images_are_taken(trained, x):
         (
             NEW / 255,
             (
-                "x_test must be uint8, as the images that the net was trained on, got"
+                "x_test must be uint8, like the images that the net was trained on, got"
                 " float64"
             ),
         ),

@@ -100,7 +100,7 @@ def test_predict_gives_the_labels_that_evaluate_counts(normalization, kind, tmp_
     other = as_kind(NEW) / 255 if kind == "uint8" else NEW
     with pytest.raises(
         ValueError,
-        match=f"images must be {kind}, as the images that the net was trained on",
+        match=f"images must be {kind}, like the images that the net was trained on",
     ):
         loaded.predict(other)
 
