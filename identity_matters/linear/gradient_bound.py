@@ -234,7 +234,7 @@ def leading_layers(stack: Array, depth: int | Array) -> jax.Array:
 
 
 def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
-    """Refuses arguments that are no batch of points; on the host, not under tracing.
+    """Refuses what is not a batch of points; runs on the host, not under tracing.
 
     Args:
       A: f64[n, max_depth, d, d], with zeros from `depth` on.

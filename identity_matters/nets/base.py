@@ -101,8 +101,8 @@ def check_images(x: Any) -> None:
     """
     if x.ndim != 4:
         raise ValueError(
-            f"images must be [n, h, w, c], got shape {x.shape}; of one image make"
-            " image[None], and of images without channels images[..., None]"
+            f"images must be [n, h, w, c], got shape {x.shape}; for one image pass"
+            " image[None], for images without channels images[..., None]"
         )
 
 

@@ -345,7 +345,10 @@ def _markdown(
     about_reduced_cifar = paper.REPORT["reduced-cifar"].format(**numbers)
     page_text = _TEMPLATES.get_template("report.md.jinja").render(
         title=Markdown(paper.REPORT["title"]),
-        introduction=_with_links(paper.REPORT["introduction"], directory),
+        introduction=[
+            _with_links(paragraph, directory)
+            for paragraph in paper.REPORT["introduction"]
+        ],
         findings=findings,
         claims=tables.claims_table(paper.CLAIMS.values(), collections),
         about_table_2=Markdown(paper.REPORT["table-2"]),

@@ -332,7 +332,7 @@ def test_data_in_tensorflow_datasets_own_format_are_named_and_left_alone(
         imagenet.EncodedImages(tmp_path / "own", "train")
 
 
-def test_too_little_shared_memory_is_said_in_one_line_and_of_nothing_else():
+def test_only_too_little_shared_memory_is_reported_as_such_in_one_line():
     class Batches:
         def __init__(self, code):
             self.code = code

@@ -81,7 +81,7 @@ def test_a_thumbnail_does_not_hide_that_the_image_is_truncated():
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a" + bytes(50), b"\xff\xd8"])
-def test_what_is_no_image_is_refused_by_name(data):
+def test_anything_but_an_image_is_refused_by_name(data):
     with pytest.raises(ValueError, match=r"^x\.JPEG is neither a JPEG nor a PNG"):
         decoding.decode(data, "x.JPEG")
 

@@ -326,7 +326,7 @@ def test_refusals_name_the_value(R, depth, method, message):
         ((0.5, 0), "depth must be at least 1, got 0"),
     ],
 )
-def test_nothing_is_bounded_for_what_is_no_gamma_or_depth(arguments, message):
+def test_nothing_is_bounded_for_an_invalid_gamma_or_depth(arguments, message):
     with pytest.raises(ValueError, match=message):
         polar_bound(*arguments)
 

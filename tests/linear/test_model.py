@@ -358,7 +358,7 @@ def test_an_update_decreases_the_risk_by_at_least_what_is_promised():
         ((2, 0.5, 1.0, -0.1), "learning_rate must be 0 or more, got -0.1"),
     ],
 )
-def test_nothing_is_promised_for_what_is_no_descent(arguments, message):
+def test_nothing_is_promised_for_settings_that_are_no_descent(arguments, message):
     with pytest.raises(ValueError, match=message):
         descent.guaranteed_decrease(*arguments)
 

@@ -90,7 +90,7 @@ def test_labels_other_than_one_integer_a_row_are_refused(float32, bad, reason):
         verify(float32.network, X, bad)
 
 
-def test_what_is_no_network_for_this_forward_pass_is_named(float32):
+def test_anything_but_a_network_for_this_forward_pass_is_named(float32):
     with pytest.raises(
         TypeError, match=r"network must be the network itself, .* got a"
     ):

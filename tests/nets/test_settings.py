@@ -95,7 +95,7 @@ def test_settings_out_of_range_and_images_that_do_not_fit_are_named(
         (("8", 8, 1), "must be a whole number, got '8'"),
     ],
 )
-def test_what_is_no_shape_of_an_image_is_named(image_shape, message):
+def test_a_shape_that_is_not_an_image_s_is_named(image_shape, message):
     net = make_net("mlp", num_classes=2, depth=2, width=3)
     with pytest.raises(ValueError, match=f"image_shape {message}"):
         variable_shapes(net, image_shape)

@@ -52,7 +52,7 @@ def without_biases(u, v):
         (([0.5, -1e-3], [0.4, 1e-3]), ([0.5, -0.5], [0.4, 1.0]), "the Hessian is flat"),
     ],
 )
-def test_what_is_no_bad_minimum_is_not_proved(candidate, teacher, message):
+def test_a_point_that_is_not_a_bad_minimum_is_not_proved(candidate, teacher, message):
     problem = two_points(0.0, 0.0)
     with pytest.raises(certificate.NotCertifiedError, match=message):
         certificate.certify(

@@ -298,7 +298,7 @@ def test_numbers_whose_squares_are_no_floats_are_not_certified(size):
     ],
     ids=["mask", "complex", "nan", "empty", "axes", "rows", "columns"],
 )
-def test_what_is_no_plain_net_and_sample_is_refused(certify, bad, reason):
+def test_anything_but_a_plain_net_and_sample_is_refused(certify, bad, reason):
     certify = getattr(training, certify)
     blocks, problem = one_example(0.03)
     for name in problem._fields:

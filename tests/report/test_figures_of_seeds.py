@@ -180,7 +180,7 @@ def test_every_repeat_of_a_start_has_its_curve():
 
     read = descent_run("stuck_targets", stuck(0, [2.0, 1.0]), stuck(1, [3.0, 2.0, 1.0]))
     (axes,) = drawn("linear_training_stuck", read).axes
-    assert lines_of(axes, "beside the factorization") == [
+    assert lines_of(axes, "near the factorization") == [
         [[0, 2], [1, 1]],
         [[0, 3], [1, 2], [2, 1]],
     ]

@@ -331,7 +331,7 @@ def test_printed_bounds_by_hand():
         ),
     ],
 )
-def test_the_paper_says_nothing_of_what_is_no_gamma_depth_or_count(state, message):
+def test_bounds_of_the_paper_refuse_an_invalid_gamma_depth_or_count(state, message):
     with pytest.raises(ValueError, match=message):
         state()
 

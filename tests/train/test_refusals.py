@@ -135,7 +135,7 @@ def test_long_images_of_many_channels_can_be_wide_or_high():
     assert len(trained.predict(series)) == 120
 
 
-def test_images_of_another_scale_are_said():
+def test_images_of_another_scale_give_a_warning():
     as_float = (X / 255).astype(np.float32)
     net = Own()
     preprocessing = Preprocessing.fit("none", as_float)
@@ -149,7 +149,7 @@ def test_images_of_another_scale_are_said():
     trained.predict(0 * as_float)  # black at every scale
 
 
-def test_pixels_of_another_scale_are_said():
+def test_pixels_of_another_scale_give_a_warning():
     """uint8 of 0 to 16 in training: 0 to 1 and 0 to 255 are other scales."""
     net = Own()
     images = X // 9
@@ -299,7 +299,7 @@ def test_a_net_inside_another_module_needs_its_own_weights():
         (1e-17 * X, "gcn_zca"),
     ],
 )
-def test_inputs_that_vanish_are_said(x, normalization):
+def test_inputs_that_vanish_give_a_warning(x, normalization):
     with pytest.warns(UserWarning, match="the inputs of the net are at most"):
         trained_on(x, x_test=x, y_test=Y, normalization=normalization)
 

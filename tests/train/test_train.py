@@ -301,7 +301,7 @@ def test_fields_that_are_no_literals_need_the_net_itself():
 
 
 @pytest.mark.parametrize("where", ["own.py", "missing", "~/missing", "empty"])
-def test_where_there_is_no_net_it_is_said(where, tmp_path, monkeypatch):
+def test_a_missing_net_is_reported(where, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text("")

@@ -100,7 +100,7 @@ _STARTS = {
     "gaussian_maps": "fixed Gaussian maps",
     "modified_identity_maps": "fixed [I 0] and [0 I] maps",
     "last_layer_minus_identity": "last layer at −I",
-    "factorization": "beside the factorization",
+    "factorization": "near the factorization",
 }
 # The curves of l |||A|||: column -> its looks.
 _NORM_LOOKS: dict[str, Looks] = {
