@@ -56,6 +56,11 @@ case $step in
     fi
     if [[ -f training.log ]]; then tail -n 1 training.log; fi ;;
   stop)
+    # Machines that train together stop together, so this one may have been told by another.
+    if ! is_running && [[ -f training.code ]]; then
+      echo "ended with code $(<training.code)"
+      exit
+    fi
     is_running || refuse "no training runs here"
     kill -TERM "$(<training.pid)"
     echo "it saves a checkpoint and ends"

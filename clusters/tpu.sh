@@ -37,6 +37,10 @@ case $step in
     # gcloud asks the agent for the key as soon as there are several machines.
     ssh-add -l >/dev/null 2>&1 ||
       echo "tpu: no ssh agent has a key; docs/clusters.md says what several machines need" >&2
+    # The code must not be replaced under a training.
+    running='identity-matters/clusters/detached.sh status 2>/dev/null | grep -q "^running as"'
+    tpu ssh "$TPU_NAME" --worker=all \
+      --command="if $running; then echo 'tpu: a training runs here; stop it first' >&2; exit 2; fi"
     # A bundle, not an archive, because runs record the commit that they were made at.
     call git bundle create identity-matters.bundle.tmp HEAD
     call tar --create --gzip --file=arrays.tar.gz.tmp --directory="$data_dir" "${datasets[@]/#/arrays/}"
@@ -44,8 +48,8 @@ case $step in
     tpu scp arrays.tar.gz.tmp "$TPU_NAME:arrays.tar.gz" --worker=all
     tpu ssh "$TPU_NAME" --worker=all --command='rm -rf identity-matters && git clone -q identity-matters.bundle identity-matters'
     on all 'mkdir -p data && tar --extract --gzip --file=../arrays.tar.gz --directory=data'
-    # The runtimes come with Python 3.10.
-    on all 'python3 -m pip install --user --quiet uv && ~/.local/bin/uv python install 3.11'
+    # The runtimes come with Python 3.10. The lock for 3.11 has a libtpu that crashes on some nets.
+    on all 'python3 -m pip install --user --quiet uv && ~/.local/bin/uv python install 3.12'
     # shellcheck disable=SC2016 # expanded there
     on all 'PATH=~/.local/bin:$PATH make setup ACCEL=tpu' ;;
   run)

@@ -17,7 +17,10 @@ import yaml
 
 import experiments
 from experiments import run
+from experiments.run import endings
+from identity_matters import runs
 from tests import forked
+from tests.measured import REFERENCE
 
 CLUSTERS = forked.ROOT / "clusters"
 JOBSET = yaml.safe_load((CLUSTERS / "jobset.yaml").read_text())["spec"]
@@ -53,6 +56,15 @@ def test_the_manifest_is_one_slice_whose_machines_all_start_anew():
     # restart it.
     assert (JOB["completionMode"], JOB["backoffLimit"]) == ("Indexed", 0)
     assert POD["restartPolicy"] == "Never"
+
+
+def test_a_training_that_diverged_is_not_started_again():
+    (of_pod,) = JOB["podFailurePolicy"]["rules"]
+    assert of_pod["onExitCodes"]["values"] == [endings.DIVERGED_CODE]
+    assert of_pod["onExitCodes"]["containerName"] == POD["containers"][0]["name"]
+    (of_all,) = JOBSET["failurePolicy"]["rules"]
+    assert (of_pod["action"], of_all["action"]) == ("FailJob", "FailJobSet")
+    assert of_all["onJobFailureReasons"] == ["PodFailurePolicy"]
 
 
 TPU = {
@@ -120,6 +132,18 @@ def test_every_step_on_a_tpu_is_shown_with_its_words_quoted():
     )
 
 
+def test_tpus_get_the_compiler_that_was_tried():
+    """That of another Python's lock has crashed on two nets."""
+    environment = runs.read_run(
+        REFERENCE / "benchmark_compile_check" / "tpu" / "seed=0"
+    ).environment
+    python = environment["python"].rpartition(".")[0]
+    installed = [c for c in remote_commands(shown("setup")) if "uv python" in c]
+    assert [c.endswith(f"uv python install {python}") for c in installed] == [True]
+    image = (CLUSTERS / "Dockerfile").read_text()
+    assert f"ARG BASE=python:{python}-slim\n" in image
+
+
 def test_a_tpu_that_may_be_taken_away_is_asked_for_by_a_word_that_means_yes():
     for value, expected in {
         "": False,
@@ -176,6 +200,9 @@ def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp
     assert (second.returncode, second.stderr.count("runs here already")) == (2, 1)
     assert detached("stop").stdout.endswith("ended with code 75\n")
     assert detached("status").stdout == "ended with code 75\nsaved\n"
+    # As where another machine's part was told first, which stops all of them.
+    again = detached("stop")
+    assert (again.returncode, again.stdout) == (0, "ended with code 75\n")
     assert log.read_text() == f"{said}saved\n"
     # It can be started again, and killed without a word.
     assert detached("start", "experiments.images.cifar").returncode == 0
@@ -184,6 +211,18 @@ def test_a_training_outlives_its_connection_and_stops_when_told_to(detached, tmp
     while "killed, or this machine was started anew" not in detached("status").stdout:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_no_code_is_replaced_under_a_training(tmp_path):
+    guard = next(c for c in remote_commands(shown("setup")) if "stop it first" in c)
+    assert forked.shell("bash", "-c", guard, cwd=tmp_path).returncode == 0
+    script = tmp_path / "identity-matters" / "clusters" / "detached.sh"
+    script.parent.mkdir(parents=True)
+    for said, expected in (("ended with code 75", 0), ("running as process 7", 2)):
+        script.write_text(f"#!/bin/bash\necho {said}\necho step 3\n")
+        script.chmod(0o755)
+        finished = forked.shell("bash", "-c", guard, cwd=tmp_path)
+        assert finished.returncode == expected, finished.stderr
 
 
 def test_another_process_of_the_same_number_is_not_the_training(detached, tmp_path):
