@@ -72,7 +72,7 @@ _POINTS = {
     "features": 64,
     "num_classes": 10,
 }
-# In so many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
+# In this many dimensions random unit vectors are nearly orthogonal, as the lemma needs.
 # The printed width is then 22; a width of 480 suffices.
 _ORTHOGONAL_POINTS = {**_POINTS, "examples": (1536,), "features": 4096}
 # Whole numbers, like pixels, in so few dimensions that 34 bits suffice.
@@ -105,7 +105,7 @@ _FEW_NUMBERS = {
 _RETRIEVAL = {
     "input_maps": ("dense", "factored"),  # d numbers, or d1 + d2 with d = d1 d2
     "batch_examples": 4096,
-    # the claim: at most so many digits of the table for each point
+    # the claim: at most this many digits of the table for each point
     "most_cells_per_point": 1.25,
 }
 

@@ -99,7 +99,7 @@ _SETTINGS = {
         "searched": 12,  # targets for which the bound is searched, too
         "ascents": 4,  # climbs of that search
         **_ATTACK,
-        # the claim: at least so many of the layers attain the bound
+        # the claim: at this percentage of the pairs, or more, layers attain the bound
         "least_attained_percent": 90.0,
         **_EXACT,
     },

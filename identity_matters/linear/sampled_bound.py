@@ -176,7 +176,7 @@ def certify(
     if bounds is None:
         return None
     norm = _rounded_up(Fraction(radius) / depth)
-    # What is said of the ball of this norm must hold in all of it.
+    # What is claimed about the ball of this norm must hold in all of it.
     ball = _rounded_up(Fraction(norm) * depth)
     descent = _Descent(
         depth=depth,

@@ -174,7 +174,7 @@ def _warn_of_tiny_inputs(images: np.ndarray, preprocessing: Preprocessing) -> No
     largest = float(np.abs(preprocessing.eval_input(spread)).max())
     if largest < _LEAST_INPUT:
         warnings.warn(
-            f"the inputs of the net are at most {largest:.2g}, made of x, which is"
+            f"the inputs of the net are at most {largest:.2g}, made from x, which is"
             f" {images.dtype} up to {images.max():.3g}: choose another normalization,"
             " or scale x and x_test",
             stacklevel=3,

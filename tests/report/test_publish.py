@@ -117,6 +117,6 @@ def test_the_command_of_one_run_is_not_said_to_be_that_of_all(tmp_path):
         return build._markdown([collection.read("yours", tmp_path)], tmp_path, {}, [])
 
     write_run(tmp_path, 0)
-    assert "by this command" not in page()
+    assert "The command of" not in page()
     write_run(tmp_path, 1)
-    assert page().count("The first of them by this command:") == 1
+    assert page().count("The command of the first of them:") == 1
