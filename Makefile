@@ -171,7 +171,7 @@ override TABLE2 := $(foreach data,cifar10 cifar100,$(foreach model,$(MODELS),$(d
 reproduce-table2: known-overwrite setup ## the CIFAR columns of Table 2, all rows: needs an accelerator and many hours
 	@$(REPRODUCE) --only=cifar --variants=$(subst $(SPACE),$(COMMA),$(TABLE2))
 
-reproduce-figure1: reproduce-cifar10 reproduce-cifar100 ## Figure 1, training and test error over steps
+reproduce-figure1: reproduce-cifar10 reproduce-cifar100 ## Figure 1, training and test error over steps: needs an accelerator
 	$(MODULE) experiments.report --results_dir="$$RESULTS_DIR"
 
 report: setup ## write the report of reference and local runs to results/local/

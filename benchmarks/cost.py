@@ -73,8 +73,9 @@ Evaluations are counted. Not counted: compiling (minutes), reading ImageNet from
 saving checkpoints (12 in Table 2's training), copying test images to the chip, stalls,
 and the workspace of cuDNN on a GPU. One training has been measured since: Table 2's net
 on CIFAR-10 took 6.4 ms a step and 0.11 hours in all on one H100. The products of the
-linear nets (noise_floor_large) are exact to float32, which takes TPUs six passes and
-GPUs other units than those that the peak is of: their least hours are far too low.
+linear nets (noise_floor_large) are exact to float32. TPUs need six passes for that, and
+GPUs use units with a lower peak than the one assumed here: their least hours are far
+too low.
 
 **For a batch of 128 one chip is the right machine.** On eight, each has 16 images,
 which fill its units badly, and sending gradients takes as long as computing them;

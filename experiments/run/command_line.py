@@ -38,14 +38,15 @@ def _define_training_flags() -> list[flags.FlagHolder]:
     flags.DEFINE_boolean(
         "distributed",
         False,
-        "One of several processes, on Cloud TPU, SLURM, Open MPI or Kubernetes, which"
-        " JAX recognises; anywhere else give the next three flags.",
+        "One of several processes, on Cloud TPU (also in GKE), SLURM or Open MPI, where"
+        " JAX finds the others; anywhere else give --coordinator_address,"
+        " --num_processes and --process_id.",
     )
     flags.DEFINE_string(
         "coordinator_address", None, "HOST:PORT of process 0, for all processes."
     )
     flags.DEFINE_integer("num_processes", None, "How many processes there are.")
-    flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
+    flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
     return [
         flags.DEFINE_boolean(
             "tensorboard", False, "Write event files for TensorBoard, too."

@@ -45,7 +45,8 @@ def initialize(
 ) -> None:
     """Joins the other processes; must come before anything that touches devices.
 
-    JAX detects the cluster on Cloud TPU, SLURM, Open MPI and Kubernetes. Anywhere else,
+    JAX detects the cluster on Cloud TPU, also in GKE, SLURM and Open MPI; elsewhere in
+    Kubernetes only with the package `kubernetes`, which is no dependency. Otherwise,
     pass the "HOST:PORT" of process 0, the number of processes and the index of this
     one, from 0. Raises ValueError if the three do not fit together, the address is not
     HOST:PORT, JAX detects no cluster, or a process does not join in time. Then exit
