@@ -2,7 +2,7 @@
 
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,11 @@ def plain_array(name: str, value: Any) -> np.ndarray:
     if wrapped is not None:
         kind = type(wrapped).__name__
         raise ValueError(f"{name} must be a plain array of numbers, got a {kind}")
+    if _is_traced(value):
+        raise ValueError(
+            f"{name} must be an array of numbers, which JAX does not know while it"
+            " traces: call this function outside of jax.jit, jax.vmap and jax.grad"
+        )
     try:
         array = np.asarray(value)
     except MemoryError:
@@ -121,7 +126,14 @@ def check_array_type(name: str, value: Any) -> None:
 
     It looks at the type alone, so it costs no transfer and may be called while JAX
     traces. A mask or a unit is a ValueError. Any type but an array or a number is a
-    TypeError, and so is an array that does not hold numbers.
+    TypeError, and so is an array that does not hold real numbers, or whose dtype JAX
+    lacks. One is that of another byte order: a function that JAX has compiled already
+    takes the bytes as they are, so that its results are wrong.
+
+    >>> check_array_type("A", np.eye(2).astype(">f8"))
+    Traceback (most recent call last):
+    TypeError: A must have a dtype of JAX, got >f8; convert it, as by \
+A.astype(np.float64)
     """
     is_number = isinstance(value, (np.generic, int, float))
     if not (is_number or isinstance(value, np.ndarray) or _is_of_jax(value)):
@@ -130,8 +142,37 @@ def check_array_type(name: str, value: Any) -> None:
     if _find_wrapped(value) is not None:
         kind = type(value).__name__
         raise ValueError(f"{name} must be a plain array of numbers, got a {kind}")
-    if isinstance(value, np.ndarray) and not _holds_numbers(value.dtype):
-        raise TypeError(f"{name} must hold numbers, got dtype {value.dtype}")
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return
+    dtype = value.dtype
+    if not _holds_numbers(dtype):
+        raise TypeError(f"{name} must hold numbers, got dtype {dtype}")
+    if dtype.kind == "c":
+        raise TypeError(f"{name} must hold real numbers, got dtype {dtype}")
+    if dtype == np.longdouble or not dtype.isnative:
+        known = "float64" if dtype == np.longdouble else dtype.name
+        raise TypeError(
+            f"{name} must have a dtype of JAX, got {dtype}; convert it,"
+            f" as by {name}.astype(np.{known})"
+        )
+
+
+def check_array_types(name: str, value: Any) -> None:
+    """`check_array_type` of all arrays in tuples, named or not, and dicts.
+
+    None passes.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_array_types(f"{name}[{key!r}]", item)
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        for field, item in zip(value._fields, value, strict=True):
+            check_array_types(f"{name}.{field}", item)
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            check_array_types(f"{name}[{i}]", item)
+    elif value is not None:
+        check_array_type(name, value)
 
 
 def real_array(
@@ -258,6 +299,11 @@ def _is_of_jax(value: Any) -> bool:
     """Whether it is a JAX array; JAX is loaded if there is one."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.Array)
+
+
+def _is_traced(value: Any) -> bool:
+    """Whether it is an argument of a function that JAX traces, as in `jax.jit`."""
+    return _is_of_jax(value) and isinstance(value, sys.modules["jax"].core.Tracer)
 
 
 def _holds_numbers(dtype: np.dtype) -> bool:

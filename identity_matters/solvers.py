@@ -100,7 +100,8 @@ def least_squares(
         normal = best.jacobian.T @ best.jacobian
         # The smallest normal number keeps the system solvable where J vanishes.
         scale = jnp.trace(normal) + jnp.finfo(normal.dtype).tiny
-        damped = normal + damping * scale * jnp.eye(best.theta.size)
+        identity = jnp.eye(best.theta.size, dtype=normal.dtype)
+        damped = normal + damping * scale * identity
         move = jnp.linalg.solve(damped, best.jacobian.T @ best.residual)
         return _Search(
             best=best, trial=best.theta - move, damping=damping, step=state.step + 1
@@ -110,12 +111,11 @@ def least_squares(
     rows = jax.eval_shape(residual, theta)
     nowhere = Fit(
         theta=theta,
-        residual=jnp.full(rows.shape, jnp.inf),
-        jacobian=jnp.ones((rows.size, theta.size)),
+        residual=jnp.full(rows.shape, jnp.inf, rows.dtype),
+        jacobian=jnp.ones((rows.size, theta.size), rows.dtype),
     )
-    start = _Search(
-        best=nowhere, trial=theta, damping=jnp.asarray(_DAMPING_BEFORE_START), step=0
-    )
+    damping = jnp.asarray(_DAMPING_BEFORE_START, theta.dtype)
+    start = _Search(best=nowhere, trial=theta, damping=damping, step=0)
     return jax.lax.while_loop(is_unfinished, attempt, start).best
 
 

@@ -5,6 +5,7 @@ Nothing that holds more than numbers is converted in silence.
 
 import re
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import scipy.sparse
 
 from identity_matters import linear, memorize, nets
+from identity_matters.array_types import jit_of_array_trees
 from identity_matters.checks import (
     check_whole,
     plain_array,
@@ -19,6 +21,11 @@ from identity_matters.checks import (
     real_number,
     square_matrix,
 )
+from identity_matters.linear import model as linear_model
+from identity_matters.linear import sampled
+from identity_matters.memorize import network
+from identity_matters.relu import critical_points, feature_bound
+from identity_matters.relu import model as relu_model
 
 I2 = np.eye(2)
 
@@ -150,3 +157,71 @@ def test_a_whole_number_of_more_than_64_bits_is_refused_in_one_short_line():
 def test_what_is_no_name_of_a_choice_is_told_the_names(call, name):
     with pytest.raises(ValueError, match=r" must be one of \w+, [\w, ]+, got "):
         call(name)
+
+
+BLOCKS = relu_model.Blocks(np.full((1, 2, 2), 0.1), np.full((1, 2, 2), 0.1), None)
+PROBLEM = relu_model.Problem(x=I2, y=I2, A=I2, B=I2)
+NETWORK = network.Network(
+    input_map=I2,
+    U=I2[None],
+    V=I2[None],
+    s=np.zeros((1, 2)),
+    output_U=I2,
+    output_V=I2,
+    output_s=np.zeros(2),
+)
+# A function, and its arguments: arrays, or named tuples of them.
+COMPILED = [
+    (linear.product, [I2[None]]),
+    (linear.max_spectral_norm, [I2[None]]),
+    (linear.excess_risk, [I2[None], I2, I2]),
+    (linear.excess_risk_and_gradient, [I2[None], I2, I2]),
+    (lambda A: linear_model.clip_singular_values(A, 0.5), [I2[None]]),
+    (sampled.forward, [I2[None], I2]),
+    (sampled.mean_loss, [I2[None], I2, I2]),
+    (sampled.spectral_norm_bounds, [I2[None]]),
+    (relu_model.forward, [BLOCKS, PROBLEM]),
+    (relu_model.risk, [BLOCKS, PROBLEM]),
+    (relu_model.risk_and_gradient, [BLOCKS, PROBLEM]),
+    (relu_model.linear_outputs, [I2[None], I2]),
+    (feature_bound.coefficient, [BLOCKS, PROBLEM]),
+    (critical_points.strictly_dead, [jax.tree.map(lambda x: x[None], BLOCKS), PROBLEM]),
+    (memorize.forward, [NETWORK, I2]),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments"), COMPILED)
+def test_the_byte_order_of_other_machines_is_no_other_number(function, arguments):
+    """JAX reads such bytes as they are once it has compiled for these shapes."""
+    function(*arguments)
+    function(*arguments)
+    for i, argument in enumerate(arguments):
+        swapped = jax.tree.map(lambda x: x.astype(">f8"), argument)
+        others = [*arguments[:i], swapped, *arguments[i + 1 :]]
+        with pytest.raises(TypeError, match=r"got >f8; convert it, as by .*float64\)$"):
+            function(*others)
+    masked = jax.tree.map(np.ma.array, arguments[-1])
+    with pytest.raises(ValueError, match="must be a plain array of numbers"):
+        function(*arguments[:-1], masked)
+
+
+def test_what_jax_has_no_type_for_is_said():
+    for function, argument in (
+        (linear.product, I2[None].astype(np.longdouble)),
+        (jit_of_array_trees(jnp.sum), I2.astype(np.longdouble)),
+    ):
+        with pytest.raises(TypeError, match=r"as by \w+\.astype\(np\.float64\)"):
+            function(argument)
+    with pytest.raises(TypeError, match="A must be a NumPy or JAX array, got a None"):
+        linear.product(None)
+
+
+def test_functions_of_numpy_say_that_jax_must_not_trace_them():
+    for function in (
+        lambda R: linear.factorize(R, 4),
+        lambda R: linear.norm_lower_bound(R, 4),
+        lambda R: linear.gradient_lower_bound(I2[None] / 2, R, I2),
+        lambda R: memorize.memorize(R, [0, 1], width=1),
+    ):
+        with pytest.raises(ValueError, match=r"outside of jax\.jit, jax\.vmap and"):
+            jax.jit(function)(I2)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from identity_matters import solvers
 from identity_matters.array_types import Array
+from identity_matters.checks import check_array_type
 from identity_matters.linear import model
 from identity_matters.linear.gradient_bound import bound_of_form
 
@@ -49,6 +50,8 @@ def worst_case(
       ValueError: an unknown form.
     """
     bound = bound_of_form(form)
+    for name, array in {"A": A, "E": E, "Sigma": Sigma}.items():
+        check_array_type(name, array)
     identity = jnp.eye(E.shape[0])
 
     def target(layers, error):

@@ -42,19 +42,22 @@ def jit_of_arrays(
     """`jax.jit`, but it refuses arguments of which conversion would drop something.
 
     The functions of this package take NumPy or JAX arrays: a list, or an array of
-    objects, is a TypeError, an array with a mask or a unit a ValueError. NaN and
+    objects or of another byte order, is a TypeError, an array with a mask or a unit a
+    ValueError. NaN and
     infinity go through the arithmetic like other numbers. A `Sigma` that is not
     symmetric up to rounding is a ValueError. This is not checked while JAX traces, when
     its entries are not known; otherwise each call reads them on the host, so call in a
     function that is jitted itself where that takes too long.
     """
     compiled = jax.jit(function)
-    names = tuple(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    names = tuple(parameters)
+    optional = {name for name in names if parameters[name].default is None}
 
     @functools.wraps(function)
     def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-            if value is not None:
+            if value is not None or name not in optional:
                 check_array_type(name, value)
             if name == "Sigma" and not isinstance(value, jax.core.Tracer):
                 second_moment.check_symmetric(np.asarray(value))
@@ -153,6 +156,7 @@ def max_spectral_norm(A: Array) -> jax.Array:
 
 def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
     """The point of B_tau nearest to A in Frobenius norm: f64[..., d, d], as A."""
+    check_array_type("A", A)
     left, values, right = jnp.linalg.svd(A, full_matrices=False)
     return (left * jnp.minimum(values, tau)[..., None, :]) @ right
 

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from identity_matters import matrices, scaling
 from identity_matters.array_types import Array
 from identity_matters.checks import (
+    check_array_type,
     check_whole,
     non_negative_number,
     positive_number,
@@ -92,6 +93,8 @@ def exact_split(
 
 def forward(A: Array, x: Array) -> jax.Array:
     """``(I + A_l) ... (I + A_1) x`` for each row of x, [n, d]; A: [depth, d, d]."""
+    check_array_type("A", A)
+    check_array_type("x", x)
 
     def layer(h, A_i):
         return h + jnp.matmul(h, A_i.T, precision=_EXACT), None
@@ -106,6 +109,7 @@ def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
     ValueError unless x and y have the same shape: one y would be compared with all
     predictions.
     """
+    check_array_type("y", y)
     if x.shape != y.shape:
         raise ValueError(
             f"x and y must have the same shape, got {x.shape} and {y.shape}"
@@ -121,6 +125,7 @@ def spectral_norm_bounds(A: Array, squarings: int = _SQUARINGS) -> jax.Array:
     the products round. A: [depth, d, d]. Entries below the least normal number of the
     dtype count as 0. ValueError unless `squarings` is a whole number of 0 or more.
     """
+    check_array_type("A", A)
     squarings = check_whole("squarings", squarings, 0)
     # Squares of entries may be beyond the dtype or below it; a zero matrix stays zero.
     A, exponents = scaling.unit_size(A, axes=(1, 2))

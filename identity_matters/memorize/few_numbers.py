@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, jit_of_array_trees
 from identity_matters.memorize.digit_reader import (
     DIGIT,
     HASH,
@@ -105,7 +105,7 @@ class FewNumbers(NamedTuple):
     output: Block
 
 
-@jax.jit
+@jit_of_array_trees
 def forward(network: FewNumbers, x: Array) -> jax.Array:
     """The whole network, block after block: f64[n, d] to f64[n, r]."""
     width = len(network.start)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, jit_of_array_trees
 from identity_matters.checks import check_whole
 from identity_matters.memorize.input_map import project
 
@@ -84,7 +84,7 @@ def outputs(network: Network, h: jax.Array) -> jax.Array:
     return transform(h, U=network.output_U, V=network.output_V, s=network.output_s).T
 
 
-@jax.jit
+@jit_of_array_trees
 def forward(network: Network, x: Array) -> jax.Array:
     """The whole network: f[n, d] to f[n, r]. `input_map.project` computes A_0 x."""
     return outputs(network, project(network.input_map, x))

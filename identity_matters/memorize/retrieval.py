@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, jit_of_array_trees
 from identity_matters.checks import check_whole
 from identity_matters.memorize import peeling
 from identity_matters.memorize.digit_reader import (
@@ -118,7 +118,7 @@ class Retrieval(NamedTuple):
         return jnp.kron(self.rows, self.columns)[None]
 
 
-@jax.jit
+@jit_of_array_trees
 def forward(network: Retrieval, x: Array) -> jax.Array:
     """The whole network, block after block: f64[n, d] to f64[n, r]."""
     grid = jnp.reshape(x, (-1, len(network.rows), len(network.columns)))

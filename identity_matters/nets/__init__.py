@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
-from identity_matters.checks import check_choice, check_whole
+from identity_matters.checks import check_array_types, check_choice, check_whole
 from identity_matters.net_variables import of_every_collection
 from identity_matters.nets import base
 from identity_matters.nets.all_conv_residual import AllConvResidual
@@ -134,6 +134,7 @@ def apply_net(
         raise ValueError(
             f"x must be float32[n, h, w, c], each from 1, got {x.dtype}{list(x.shape)}"
         )
+    check_array_types("variables", dict(variables))
     outputs, changed = net.apply(
         variables, x, train=train, keys=keys, mutable=["batch_stats"] if train else []
     )

@@ -15,7 +15,8 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 
 from identity_matters import solvers
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, jit_of_array_trees
+from identity_matters.checks import check_whole, non_negative_number
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
@@ -23,7 +24,7 @@ from identity_matters.relu.model import Blocks, Problem
 _SLOPE_SHARE = 1e-3
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "tolerance", "residuals"))
+@functools.partial(jit_of_array_trees, static_argnames=("steps", "residuals"))
 def find(
     weights: Any,
     problem: Problem,
@@ -73,7 +74,7 @@ def find(
     return jax.vmap(search)(weights, problem, descends)
 
 
-@jax.jit
+@jit_of_array_trees
 def kink_margins(blocks: Blocks, problem: Problem) -> dict[str, jax.Array]:
     """Kink distance, shortest unit and dead units of m nets with their problems.
 
@@ -104,12 +105,15 @@ def dead_share_on_ball(dimension: int, radius: float) -> float:
     """A lower bound on the share of strictly dead random units, data in a ball (N7).
 
     It is ``1/2 I_{1/(1 + b^2)}(d/2, 1/2)`` for rows w with spherically symmetric
-    directions and the radius b. Data that fill the ball attain it.
+    directions and the radius b. Data that fill the ball attain it. ValueError unless
+    the dimension is a whole number from 1 and the radius a number from 0.
     """
+    dimension = check_whole("dimension", dimension)
+    radius = non_negative_number("radius", radius)
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + radius**2)))
 
 
-@jax.jit
+@jit_of_array_trees
 def strictly_dead(blocks: Blocks, problem: Problem) -> jax.Array:
     """bool[m]: whether each net's pre-activations are all negative (N6).
 

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters import solvers
+from identity_matters.array_types import jit_of_array_trees
 from identity_matters.checks import check_choice
 from identity_matters.relu import model, rounding
 from identity_matters.relu.model import Blocks, Problem
@@ -41,9 +42,10 @@ class Sides(NamedTuple):
     risk: jax.Array
 
 
-@jax.jit
+@jit_of_array_trees
 def bound_and_squared_gradient(blocks: Blocks, problem: Problem) -> Sides:
     """The sides of the bound above; ValueError for shapes that do not fit together."""
+    blocks, problem = _in_one_dtype(blocks, problem)
     value, gradient = model.risk_and_gradient(blocks, problem)
     return Sides(
         right=coefficient(blocks, problem) * value,
@@ -52,15 +54,26 @@ def bound_and_squared_gradient(blocks: Blocks, problem: Problem) -> Sides:
     )
 
 
-@jax.jit
+@jit_of_array_trees
 def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     """The factor c in front of f in the bound above, f64[]."""
+    blocks, problem = _in_one_dtype(blocks, problem)
     return _coefficient(blocks, problem, _relative_error(blocks, problem))
 
 
+def _in_one_dtype(blocks: Blocks, problem: Problem) -> tuple[Blocks, Problem]:
+    """Both in their common dtype, as the allowance for rounding is that of one dtype.
+
+    The singular values of a map in float32 would be rounded as such among float64.
+    """
+    both = (blocks, problem)
+    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(both))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), both)
+
+
 def _relative_error(blocks: Blocks, problem: Problem) -> float:
-    dtype = jnp.result_type(*jax.tree.leaves((blocks, problem)))
-    return rounding.relative_error(blocks, problem, dtype)
+    """The relative rounding error of what is computed from `_in_one_dtype`."""
+    return rounding.relative_error(blocks, problem, blocks.U.dtype)
 
 
 def _coefficient(blocks: Blocks, problem: Problem, error: float) -> jax.Array:
@@ -100,7 +113,7 @@ def _functional_coefficients(
     return jnp.asarray(4 / len(problem.x) * sigma_min**2 * above)
 
 
-@jax.jit
+@jit_of_array_trees
 def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.Array]:
     """Both sides, (right, left), of the bound for the map of each block, f64[l] each.
 
@@ -111,6 +124,7 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
     where ``g_j(x_i)`` is the gradient of f with respect to a vector that is added to
     the output of the block on example i.
     """
+    blocks, problem = _in_one_dtype(blocks, problem)
 
     def risk(added):
         predictions = model.forward(blocks, problem, added).predictions
@@ -139,7 +153,7 @@ def tight_problem(blocks: Blocks, problem: Problem, size: float) -> Problem:
     return problem._replace(y=passed.predictions.at[:, 0].add(errors))
 
 
-@functools.partial(jax.jit, static_argnames=("steps", "objective"))
+@functools.partial(jit_of_array_trees, static_argnames=("steps", "objective"))
 def search(
     blocks: Blocks,
     problem: Problem,

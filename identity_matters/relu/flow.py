@@ -5,12 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, jit_of_array_trees
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
 
-@functools.partial(jax.jit, static_argnames=("steps",))
+@functools.partial(jit_of_array_trees, static_argnames=("steps",))
 def flow(
     blocks: Blocks, problem: Problem, time: Array, *, steps: int
 ) -> tuple[Blocks, dict[str, jax.Array]]:
@@ -27,7 +27,7 @@ def flow(
     """
 
     def integrate(start, sample, duration):
-        step = duration / steps
+        step = (duration / steps).astype(start.U.dtype)
 
         def velocity(weights):
             return jax.tree.map(jnp.negative, jax.grad(model.risk)(weights, sample))

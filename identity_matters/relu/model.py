@@ -1,6 +1,7 @@
 """The net ``h + V ReLU(U h + s)``: risk on a sample, norm, random weights, descent."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from identity_matters import checks
-from identity_matters.array_types import Array
+from identity_matters.array_types import Array, jit_of_array_trees
 
 
 class Blocks(NamedTuple):
@@ -83,6 +84,8 @@ def _check_shapes_of_blocks(name: str, blocks: Blocks) -> None:
             f"U of the {name} must have 3 axes, got shape {blocks.U.shape}"
         )
     depth, width, dimension = blocks.U.shape
+    if not depth:
+        raise ValueError(f"the {name} must have a block, got U of {blocks.U.shape}")
     needed = {"V": (depth, dimension, width), "s": (depth, width)}
     for part, shape in needed.items():
         array = getattr(blocks, part)
@@ -98,6 +101,8 @@ def _check_shapes_of_maps(problem: Problem, dimension: int) -> None:
         shape = getattr(problem, part).shape
         if len(shape) != 2:
             raise ValueError(f"{part} must have 2 axes, got shape {shape}")
+    if not len(problem.x):
+        raise ValueError(f"x must have an example, got shape {problem.x.shape}")
     needed = (dimension, problem.x.shape[1])
     if problem.A.shape != needed:
         raise ValueError(f"A must have shape {needed}, got {problem.A.shape}")
@@ -116,7 +121,7 @@ def check_shape_of_y(problem: Problem, needed: tuple[int, ...]) -> None:
         raise ValueError(f"y must have shape {needed}, got {problem.y.shape}")
 
 
-@jax.jit
+@jit_of_array_trees
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
 ) -> ForwardPass:
@@ -128,6 +133,9 @@ def forward(
     _check_shapes_of_blocks("net", blocks)
     _check_shapes_of_maps(problem, dimension=blocks.U.shape[2])
     h = jnp.asarray(problem.x @ problem.A.T)
+    needed = (len(blocks.U), *h.shape)
+    if added is not None and added.shape != needed:
+        raise ValueError(f"added must have shape {needed}, got {added.shape}")
     inputs = []
     pre_activations = []
     for j in range(blocks.U.shape[0]):
@@ -152,7 +160,7 @@ def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
     """
     predictions = forward(blocks, problem).predictions
     check_shape_of_y(problem, predictions.shape)
-    return (predictions - problem.y) / np.sqrt(problem.x.shape[0])
+    return (predictions - problem.y) / math.sqrt(problem.x.shape[0])
 
 
 def linear_outputs(A: Array, x: Array) -> jax.Array:
@@ -160,6 +168,8 @@ def linear_outputs(A: Array, x: Array) -> jax.Array:
 
     A is f64[l, d, d], x is f64[n, d].
     """
+    checks.check_array_type("A", A)
+    checks.check_array_type("x", x)
     h = jnp.asarray(x)
     for layer in A:
         h = h + h @ layer.T
@@ -170,10 +180,10 @@ def linear_residuals(A: Array, problem: Problem) -> jax.Array:
     """`residuals` of the net of `linear_outputs`, without the maps of the problem."""
     outputs = linear_outputs(A, problem.x)
     check_shape_of_y(problem, outputs.shape)
-    return (outputs - problem.y) / np.sqrt(problem.x.shape[0])
+    return (outputs - problem.y) / math.sqrt(problem.x.shape[0])
 
 
-@jax.jit
+@jit_of_array_trees
 def risk(blocks: Blocks, problem: Problem) -> jax.Array:
     """``f = (1/n) sum_i ||yhat_i - y_i||^2``, f64[].
 
@@ -188,7 +198,7 @@ def risk(blocks: Blocks, problem: Problem) -> jax.Array:
     return jnp.sum(residuals(blocks, problem) ** 2)
 
 
-@jax.jit
+@jit_of_array_trees
 def risk_and_gradient(blocks: Blocks, problem: Problem) -> tuple[jax.Array, Blocks]:
     """``(f, grad f)``: f64[] and a `Blocks`; relu'(0) = 0."""
     return jax.value_and_grad(risk)(blocks, problem)
@@ -242,7 +252,9 @@ def random_layers(
     return np.asarray(norms)[:, None, None, None] * matrices / lengths
 
 
-@functools.partial(jax.jit, static_argnames=("records", "updates_per_record"))
+@functools.partial(
+    jit_of_array_trees, static_argnames=("records", "updates_per_record")
+)
 def gradient_descent(
     blocks: Blocks,
     problem: Problem,

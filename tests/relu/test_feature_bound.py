@@ -51,6 +51,27 @@ def test_too_narrow_or_too_long_blocks_promise_nothing():
     assert feature_bound.coefficient(long, problem) == pytest.approx(2 * least**2)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_map_in_single_precision_among_doubles_is_no_better_conditioned(seed):
+    """Its least singular value was rounded in float32, and the allowance in float64."""
+    rng = np.random.default_rng(seed)
+    singular = rng.integers(-5, 6, (3, 2)) @ rng.integers(-5, 6, (2, 3))
+    blocks = Blocks(
+        rng.normal(0, 0.3, (1, 4, 3)),
+        rng.normal(0, 0.1, (1, 3, 4)),
+        rng.normal(0, 0.1, (1, 4)),
+    )
+    problem = Problem(
+        x=rng.normal(size=(3, 3)),
+        y=rng.normal(size=(3, 3)),
+        A=np.eye(3),
+        B=singular.astype(np.float32),
+    )
+    right, _ = feature_bound.functional_bound(blocks, problem)
+    assert right[0] == 0
+    assert feature_bound.coefficient(blocks, problem) == 0
+
+
 def test_rounding_promises_no_gradient_where_it_is_exactly_zero():
     """Dyadic numbers, so that errors that cancel do so in floats, too."""
     rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import pytest
 from identity_matters.relu import (
     critical_points,
     feature_bound,
+    flow,
     model,
     origin,
     problems,
@@ -67,6 +68,12 @@ SIX_EXAMPLES = Problem(
         ({"U": np.ones((4, 3))}, {}, r"U of the net must have 3 axes"),
         ({}, {"x": np.ones(6)}, r"x must have 2 axes, got shape \(6,\)"),
         ({}, {"A": np.ones((2, 3))}, r"A must have shape \(3, 2\), got \(2, 3\)"),
+        ({}, {"x": np.ones((0, 2)), "y": np.ones((0, 5))}, "x must have an example"),
+        (
+            {"U": np.ones((0, 4, 3)), "V": np.ones((0, 3, 4)), "s": np.ones((0, 4))},
+            {},
+            "the net must have a block",
+        ),
         ({}, {"B": np.ones((3, 5))}, r"B must have 3 columns, got shape \(3, 5\)"),
     ],
 )
@@ -74,6 +81,24 @@ def test_shapes_that_do_not_fit_are_refused(blocks, problem, message):
     assert model.risk(NET_OF_TWO, SIX_EXAMPLES) > 0
     with pytest.raises(ValueError, match=message):
         model.risk(NET_OF_TWO._replace(**blocks), SIX_EXAMPLES._replace(**problem))
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 3), (3, 6, 3), (2, 1, 3)])
+def test_what_is_added_must_be_there_for_each_block_and_example(shape):
+    with pytest.raises(ValueError, match=r"added must have shape \(2, 6, 3\), got"):
+        model.forward(NET_OF_TWO, SIX_EXAMPLES, np.zeros(shape))
+
+
+def test_float32_stays_float32():
+    single = jax.tree.map(np.float32, (NET_OF_TWO, SIX_EXAMPLES))
+    assert model.risk(*single).dtype == np.float32
+    nets, samples = jax.tree.map(lambda leaf: leaf[None], single)
+    _, numbers = critical_points.find(
+        nets, samples, np.array([True]), steps=3, tolerance=1e-6
+    )
+    assert numbers["risk"].dtype == np.float32
+    _, curves = flow.flow(nets, samples, np.ones(1), steps=2)
+    assert curves["risk"].dtype == np.float32
 
 
 def test_labels_of_another_shape_have_no_errors_at_the_origin():
