@@ -79,8 +79,15 @@ def _keep_freed_memory() -> None:
 
 
 def _configure_cache() -> None:
-    """Keeps compiled programs on disk, unless there is no home directory."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
+    """Keeps compiled programs on disk, unless there is no home directory.
+
+    Several processes do so only if JAX_COMPILATION_CACHE_DIR names a directory, which
+    must be one that they share. Process 0 alone writes programs. If the others cannot
+    read them, they compile while process 0 does not, and on GPUs they may wait for it:
+    XLA lets each process time a part of the algorithms, and they tell each other.
+    """
+    is_alone = not jax.distributed.is_initialized()
+    if is_alone and jax.config.values["jax_compilation_cache_dir"] is None:
         with contextlib.suppress(ValueError):
             caches = os.environ.get("XDG_CACHE_HOME") or paths.expand_home("~/.cache")
             cache = os.path.join(caches, "identity_matters", "jax")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.run import endings, multiprocess, signals
+from experiments.run import process as settings_of_process
 from identity_matters.train import multihost
 from tests import forked
 
@@ -110,6 +111,32 @@ def test_who_failed_alone_does_not_wait_for_those_who_wait_for_it(monkeypatch, e
     others_come.set()
     leaving.join(10)
     assert not leaving.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("several", "given", "used"),
+    [
+        (False, "", "identity_matters/jax"),
+        (True, "", ""),
+        (True, "shared", "shared"),
+    ],
+)
+def test_processes_share_a_cache_of_programs_or_have_none(
+    monkeypatch, tmp_path, several, given, used
+):
+    """Process 0 alone would fill the one in its home directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: several)
+    before = jax.config.values["jax_compilation_cache_dir"]
+    try:
+        jax.config.update(
+            "jax_compilation_cache_dir", str(tmp_path / given) if given else None
+        )
+        settings_of_process._configure_cache()
+        cache = jax.config.values["jax_compilation_cache_dir"]
+        assert cache == (str(tmp_path / used) if used else None)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
 
 
 def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
