@@ -310,6 +310,25 @@ def test_a_run_of_schema_2_is_sealed_once_it_is_judged(tmp_path, local):
     assert (good.returncode, good.stdout) == (0, said)
 
 
+@pytest.mark.parametrize("name", ["summary.json", "environment.json"])
+def test_a_digest_that_schema_2_has_must_be_right(local, name):
+    as_schema_2(local)
+    judge._read(local)
+    value = json.loads((local / name).read_text())
+    runs.write_json(local / name, {**value, "digest": "0" * 16})
+    with pytest.raises(runs.RunError, match=f"{name}.*a value was changed"):
+        judge._read(local)
+
+
+def test_a_run_that_is_not_finished_is_not_judged(local):
+    rewrite(local, "summary.json", status="interrupted")
+    before = contents(local)
+    judged = run_module("judge", "--write", local)
+    assert judged.returncode == 1
+    assert "only a finished run can be judged; it is interrupted" in judged.stdout
+    assert contents(local) == before
+
+
 def test_the_summary_is_written_as_the_records_say(local):
     before = runs.read_run(local)
     rewrite(
