@@ -300,6 +300,67 @@ def test_a_run_that_goes_alone_is_not_explained_by_an_older_log(tmp_path, monkey
     assert jobs.failure_of(job) == f"what an earlier run said ({job.log})"
 
 
+def test_the_longest_run_goes_first_and_the_next_one_on_the_core_that_is_free(
+    monkeypatch,
+):
+    from experiments import jobs, queues
+
+    def start(job, core, alone):
+        job.core = core
+        job.process = types.SimpleNamespace(exitcode=None)
+
+    monkeypatch.setattr(jobs.Job, "start", start)
+    # The one of which no time is known counts as one of 30 seconds.
+    times = {"a": 1.0, "b": 40.0, "c": 2.0, "d": None}
+    waiting = [jobs.Job("relu", name, 0, seconds) for name, seconds in times.items()]
+    queue = queues.Queue(waiting, [4, 5])
+    first, second = queue.start_jobs(alone=False)
+    assert (first.variant, second.variant) == ("b", "d")
+    assert {first.core, second.core} == {4, 5}
+    second.process.exitcode = 0
+    assert queue.take_ended_jobs() == [second]
+    (third,) = queue.start_jobs(alone=False)
+    assert (third.variant, third.core) == ("c", second.core)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "places"), [(0, [2, 3, 5]), (1, [2]), (4, [2, 3, 5, 2])]
+)
+def test_as_many_runs_go_at_a_time_as_were_asked_for_on_the_cores_that_are_ours(
+    monkeypatch, at_once, places
+):
+    from experiments import queues
+
+    monkeypatch.setattr(queues.limits, "usable_cores", lambda: 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 3, 2, 5}, raising=False)
+    assert queues._cores(at_once) == places
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert queues._cores(at_once) == [None] * len(places)
+
+
+@pytest.mark.parametrize(
+    ("names", "cores", "places", "at_once"),
+    [
+        (["cifar", "relu"], [0], [[None]], 1),
+        (["cifar", "relu"], [0, 1], [[None], [0, 1]], 2),
+        (["cifar", "cifar"], [0, 1], [[None]], 1),
+        (["relu"], [0, 1], [[None]], 1),
+        (["relu", "relu"], [0, 1, 2], [[None], [0, 1, 2]], 2),
+    ],
+)
+def test_a_run_that_goes_alone_has_all_cores_also_beside_an_accelerator(
+    monkeypatch, names, cores, places, at_once
+):
+    from experiments import jobs, queues
+
+    monkeypatch.setattr(queues.accelerators, "are_usable", lambda: True)
+    listed = [jobs.Job(name, "v", seed, 1.0) for seed, name in enumerate(names)]
+    made, most_at_once = queues._queues(listed, cores)
+    assert [queue.free_places for queue in made] == places
+    assert sum(len(queue.waiting) for queue in made) == len(names)
+    assert most_at_once == at_once
+
+
 def test_with_an_accelerator_trainings_go_one_at_a_time_and_the_others_on_the_cores(
     tmp_path, monkeypatch, capsys
 ):
