@@ -218,6 +218,16 @@ def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
         assert stop.requested is exception
 
 
+def test_a_signal_is_not_sent_again_after_the_run(monkeypatch):
+    monkeypatch.setattr(signals, "RESEND_SECONDS", 1e3)
+    with signals.stop_signal(asks_first=True):
+        signals.report_unraisable(types.SimpleNamespace(exc_value=run.Interrupted()))
+        (timer,) = signals._resent_signals
+        assert timer.is_alive()
+    timer.join(60)
+    assert not timer.is_alive() and not signals._resent_signals
+
+
 def test_a_pipe_that_nobody_reads_is_no_traceback(tmp_path):
     """As in `| head`: a long --help says so, and a run goes on to its end."""
     for flag, code, said in (("--help", 1, "pipe that it wrote"), ("--seed=3", 0, "")):

@@ -383,6 +383,23 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     assert len(set(keys)) == 6
 
 
+def test_a_verdict_is_told_the_scale_of_the_run(tmp_path):
+    told = []
+
+    def verdict(settings, records):
+        told.append(settings["scale"])
+        return experiment.verdict(settings, records)
+
+    spy = dataclasses.replace(experiment.EXPERIMENT, verdict=verdict)
+    for variant, values in (("plain", (1, 2, 3)), ("short", (1,)), ("plain", (2,))):
+        config = experiment.get_config(variant)
+        defaults = config.to_dict()
+        config.values = values
+        execution.execute(spy, config, seed=0, results_dir=tmp_path, defaults=defaults)
+    # Changed settings are not those of the paper.
+    assert told == ["paper", "reduced", "reduced"]
+
+
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="what keeps memory is glibc's"
 )
