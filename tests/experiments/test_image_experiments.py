@@ -1,6 +1,7 @@
 """experiments/images: logs, trained nets and their labels, and kills."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -8,13 +9,14 @@ import pytest
 
 from experiments.images import cifar, comparisons, imagenet, protocol, train
 from experiments.images.data import ImageData
-from experiments.run import RESULT
+from experiments.run import RESULT, DivergedError, fitting
 from experiments.run.signals import Stop
 from experiments.run.training_log import TrainingLog, TrainingLogs
 from identity_matters import runs
 from identity_matters import train as library_train
 from identity_matters.batches import Arrays
 from identity_matters.preprocessing import Preprocessing
+from identity_matters.train.records import NonFiniteError
 from tests import forked
 from tests.experiments import shallow_arms
 from tests.measured import settings
@@ -65,6 +67,44 @@ def test_sixteen_devices_share_what_they_can(tmp_path):
     )
     with logs.trial(0, 1) as log, refused:
         training.run(jax.random.key(0), log)
+
+
+def test_a_training_says_what_it_ran_on_and_belongs_to_its_key(tmp_path, monkeypatch):
+    state = {"params": {"w": np.ones(3, np.float32)}}
+    peaks = []
+
+    def fit(*_, checkpoints, peak_flops_per_second, **__):
+        peaks.append(peak_flops_per_second)
+        with checkpoints:
+            if checkpoints.restore(state) is None:
+                checkpoints.save(1, state, {})
+        raise NonFiniteError(7, "loss", np.nan)
+
+    monkeypatch.setattr(fitting.loop, "fit", fit)
+    monkeypatch.setattr(fitting.flops, "peak_flops_per_second", lambda *_: 1e12)
+    data = types.SimpleNamespace(train_examples=5)
+    training = fitting.DeviceTraining(
+        types.SimpleNamespace(flops_per_example=3.0, data=data),
+        types.SimpleNamespace(devices=jax.devices()[:2], batch_examples=8),
+        types.SimpleNamespace(steps_per_dispatch=4),
+    )
+    assert training.size() == {
+        "training_flops_per_example": 3.0,
+        "train_examples": 5,
+        "devices": 2,
+        "processes": 1,
+        "device_kind": "cpu",
+        "steps_per_dispatch": 4,
+    }
+    logs = TrainingLogs(Run(tmp_path), Stop())
+    settings = {"settings": {}, "compute_dtype": "float32"}
+    with logs.trial(0, 1) as log:
+        with pytest.raises(DivergedError, match="loss is nan at step 7") as diverged:
+            training.fit(log, key=jax.random.key(3), **settings)
+        assert diverged.value.step == 7
+        with pytest.raises(runs.RunError, match=r"the setting key is \[0, 3\] there"):
+            training.fit(log, key=jax.random.key(4), **settings)
+    assert peaks == [2e12, 2e12]  # of both devices
 
 
 # A net that is quick to train and learns at once: not from the paper's initialisation.
@@ -197,12 +237,14 @@ class Run:
         self.path = path
         self.name = "cifar/v/seed=0"
         self.records = []
+        self.waiting = 0
 
     def append(self, record, *, may_wait=False):
         self.records.append(record)
+        self.waiting += may_wait
 
     def flush(self):
-        pass
+        self.waiting = 0
 
     def rewind(self, count):
         del self.records[count:]
@@ -225,6 +267,31 @@ def test_a_log_says_what_a_run_will_take_and_where_it_goes_on(tmp_path, monkeypa
         log.phase("evaluating", 0, 900)
         log.progress(0, None, 3000.0)
     assert len(said) == 3
+
+
+def test_lines_wait_for_the_next_checkpoint_and_events_follow_a_resumed_training(
+    tmp_path, monkeypatch
+):
+    tensorboardX = pytest.importorskip("tensorboardX")
+    writers = []
+
+    class Writer:
+        def __init__(self, directory, purge_step):
+            writers.append(purge_step)
+            self.add_scalar = lambda *_: None
+            self.close = lambda: None
+
+    monkeypatch.setattr(tensorboardX, "SummaryWriter", Writer)
+    run = Run(tmp_path)
+    logs = TrainingLogs(run, None, tensorboard=True)
+    with logs.trial(0, 1) as log:
+        for step in (30, 40):
+            log.append({"kind": "train", "step": step, "loss": 1.0})
+        assert run.waiting == 2
+        log.flush()
+        assert run.waiting == 0
+    # TensorBoard forgets what a killed process wrote from there on.
+    assert writers == [30]
 
 
 def test_two_runs_do_not_share_checkpoints(tmp_path):
