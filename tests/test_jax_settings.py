@@ -193,6 +193,32 @@ def test_the_locks_have_versions_that_were_tried():
             assert first <= (int(major), int(minor)) < end, lock
 
 
+def test_a_run_sets_what_changes_numbers_whatever_was_set_before(tmp_path):
+    code = """
+import json
+import jax
+from experiments.run import process
+others = {
+    "jax_default_prng_impl": "rbg",
+    "jax_threefry_partitionable": False,
+    "jax_random_seed_offset": 7,
+    "jax_default_matmul_precision": "bfloat16",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_disable_jit": True,
+}
+for configure in (process.configure_for_theory, process.configure_for_devices):
+    for name, other in others.items():
+        jax.config.update(name, other)
+    jax.config.update("jax_enable_x64", configure is process.configure_for_devices)
+    configure()
+    names = [*others, "jax_enable_x64"]
+    print(json.dumps([jax.config.values[name] for name in names]))
+"""
+    lines = forked.run_code(code, tmp_path).stdout.splitlines()
+    usual = ["threefry2x32", True, 0, None, "standard", False]
+    assert [json.loads(line) for line in lines] == [[*usual, True], [*usual, False]]
+
+
 @pytest.mark.parametrize("generator", ["rbg", "threefry2x32"])
 def test_keys_do_not_depend_on_the_default_generator_of_jax(generator):
     with jax.default_prng_impl(generator):

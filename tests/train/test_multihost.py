@@ -4,13 +4,15 @@ import json
 import os
 import socket
 import threading
+import types
 
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
-from experiments.run import endings, multiprocess, signals
+from experiments import run
+from experiments.run import endings, execution, multiprocess, signals
 from experiments.run import process as settings_of_process
 from identity_matters.train import multihost
 from tests import forked
@@ -137,6 +139,22 @@ def test_processes_share_a_cache_of_programs_or_have_none(
         assert cache == (str(tmp_path / used) if used else None)
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_what_they_compare_is_experiment_seed_and_data(monkeypatch):
+    compared = {}
+
+    def require_alike(settings, others, error):
+        compared.update(settings=settings, others=others, error=error)
+
+    monkeypatch.setattr(multiprocess, "require_alike", require_alike)
+    trains = run.TrainingExperiment("cifar", __name__, trials=list, verdict=dict)
+    built = [types.SimpleNamespace(fingerprint="abc"), types.SimpleNamespace()]
+    refusal = ValueError("no")
+    stop = signals.Stop()
+    execution._require_agreement(trains, {"depth": 3}, 5, built, refusal, stop)
+    others = {"experiment": "cifar", "seed": 5, "data": ["abc", None]}
+    assert compared == {"settings": {"depth": 3}, "others": others, "error": refusal}
 
 
 def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
