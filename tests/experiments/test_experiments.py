@@ -171,6 +171,10 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     damaged = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert damaged.returncode == 1
     assert "summary.json: missing" in damaged.stdout
+    reference = f"--reference_dir={tmp_path / 'bad'}"
+    beside_it = run_module("compare", reference, f"--results_dir={tmp_path / 'good'}")
+    assert beside_it.returncode == 1
+    assert beside_it.stdout.count("summary.json: missing") == 2
     (tmp_path / "empty").mkdir()
     empty = run_module("compare", nowhere, f"--results_dir={tmp_path / 'empty'}")
     assert (empty.returncode, empty.stdout.count("\n")) == (0, 1)
@@ -184,6 +188,10 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     assert published.startswith("    paper      |||A||| ")
     assert known == "    reference   [reproduced]"
     assert note == "results/local: there are no runs yet; `make reproduce` makes them"
+    write_run(tmp_path / "begun", status="interrupted")
+    begun = run_module("compare", nowhere, f"--results_dir={tmp_path / 'begun'}")
+    assert begun.returncode == 1
+    assert "seed=0: interrupted\n0 finished runs; 0 contradictions" in begun.stdout
     write_run(tmp_path / "bad", verdict="not reproduced")
     bad = run_module("compare", nowhere, f"--results_dir={tmp_path / 'bad'}")
     assert bad.returncode == 1
