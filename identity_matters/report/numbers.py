@@ -108,8 +108,10 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
         return _end_in_words(min(values), digits, extreme)
     if extreme == "max":
         return _end_in_words(max(values), digits, extreme)
-    ends = (_end_in_words(end, digits) for end in (min(values), max(values)))
-    return "–".join(dict.fromkeys(ends))
+    ends = [_end_in_words(end, digits) for end in (min(values), max(values))]
+    # A dash behind an exponent, or before a sign, would be read as a minus.
+    has_sign_or_exponent = any("-" in end or "^" in end for end in ends)
+    return (" to " if has_sign_or_exponent else "–").join(dict.fromkeys(ends))
 
 
 def _end_in_words(value: float, digits: int, extreme: str = "") -> str:

@@ -65,6 +65,11 @@ def test_seeds_are_in_the_order_of_their_numbers_not_of_their_names(tmp_path):
         (numbers.in_words, [[0.99996], [99.7], [999.9999]], ["1.0", "100", "1,000"]),
         (numbers.in_words, [[float("inf")], [1.6e32]], ["inf", "1.6 × 10^32"]),
         (
+            numbers.in_words,
+            [[9.3e-8, 1e-7], [-0.5, 0.5]],
+            ["9.3 × 10^-8 to 1.0 × 10^-7", "-0.50 to 0.50"],
+        ),
+        (
             lambda value: numbers.in_words([value], 4),
             [3133.9, 12.5],
             ["3,134", "12.50"],
