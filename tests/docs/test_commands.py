@@ -1,5 +1,6 @@
 """Commands of the README and of docs/: their targets, modules and variants exist."""
 
+import functools
 import os
 import pathlib
 import re
@@ -68,10 +69,15 @@ def test_every_module_and_variant_that_a_command_names_is_there(command):
         assert experiments.find_variants(module.split(".")[-1], variant[1])
 
 
+@functools.cache
+def reference_groups() -> list[collection.Group]:
+    """All runs in results/reference, which are read once for all claims."""
+    return collection.read("reference", REFERENCE).groups
+
+
 @pytest.mark.parametrize("claim", paper.CLAIMS.values(), ids=lambda claim: claim.id)
 def test_the_command_of_a_claim_makes_its_runs_with_as_many_seeds_as_it_needs(claim):
-    reference = collection.read("reference", REFERENCE)
-    groups = [group for group in reference.groups if group.claim == claim.id]
+    groups = [group for group in reference_groups() if group.claim == claim.id]
     command = tables.command(claim, groups)
     are_full = [group.scale == "paper" for group in groups]
     for group, is_full in zip(groups, are_full, strict=True):
