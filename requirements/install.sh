@@ -24,4 +24,5 @@ else
   install=("$environment/bin/python" -m pip install --quiet --disable-pip-version-check)
 fi
 "${install[@]}" --no-deps --require-hashes --requirement "$lock"
-"${install[@]}" --no-deps --editable .
+# The environment of dev has the package from its first lock; the site is made from the sources.
+[[ $2 == dev || $2 == docs ]] || "${install[@]}" --no-deps --editable .
