@@ -313,6 +313,27 @@ def test_certified_networks_survive_hostile_points(shape):
 
 
 @pytest.mark.slow
+def test_products_of_a_block_that_a_unit_must_leave_alone_by_hand():
+    """All later ones, and of the earlier ones those that it is not allowed to disturb.
+
+    With a tolerance of 1/4, a unit disturbs a point from 3/4 of its squared norm on.
+    """
+    # Two blocks of three points on a line, where products are easy.
+    z = np.array([[4.0], [3.0], [2.0], [3.0], [-1.0], [2.0]])
+    products = adaptive.same_block_products(z, width=3, tolerance=0.25)
+    # The unit of 4 leaves 3 and 2 alone; that of 3 disturbs 4 and leaves 2 alone; that
+    # of 2 disturbs both. In the second block only the unit of 2 disturbs a point, 3.
+    assert products.tolist() == [12, 6, -np.inf, 6, -2, -2]
+
+
+def test_whitening_enlarges_no_direction_beyond_a_hundred_times():
+    """What varies less than that is mostly rounding error."""
+    h = np.array([[1, 1e-6], [-1, 1e-6], [1, -1e-6], [-1, -1e-6]])
+    np.testing.assert_allclose(
+        np.abs(adaptive.whitening(h)), [[1, 0], [0, 100]], rtol=1e-9, atol=1e-9
+    )
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_weight_breaks_the_bound(dtype):
     """The attack sees a network that is off by more than is certified."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from identity_matters.flops import count_parameters
-from identity_matters.memorize import adaptive, construct, examples
+from identity_matters.memorize import adaptive, certificate, construct, examples
 from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.construct import memorize, verify
 from identity_matters.memorize.descent import random_network, train
@@ -300,6 +300,24 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("method", "width"), [("adaptive", 2), ("paper", 512)])
+def test_what_is_certified_is_the_network_to_the_last_bit(monkeypatch, method, width):
+    """Not numbers of float64 that are rounded only afterwards."""
+    certified = {}
+    certify = certificate.certify
+
+    def note(plan, h, labels, solution, dtype):
+        certified.update(plan._asdict(), **solution._asdict())
+        return certify(plan, h, labels, solution, dtype)
+
+    monkeypatch.setattr(certificate, "certify", note)
+    # The paper's lemmas ask for points of norm 1, far from one another.
+    x = np.eye(5, dtype=np.float32)
+    network, _ = memorize(x, np.arange(5) % 3, width=width, method=method)
+    for name in ("U", "s", "V", "output_U", "output_s", "output_V"):
+        np.testing.assert_array_equal(getattr(network, name), certified[name])
+
+
 def test_verification_sees_a_wrong_network():
     x, y = _points(64, 5, 3)
     network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
