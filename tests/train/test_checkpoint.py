@@ -199,7 +199,10 @@ def test_storage_that_does_not_answer_is_not_damage(directory, failure, monkeypa
     monkeypatch.setattr(ocp.CheckpointManager, "restore", failing)
     with pytest.raises(CheckpointError, match=r"checkpoint 3 in .* cannot be read now"):
         restore(directory)
-    # Nor is too little memory.
+    # A file that is missing is damage, and too little memory is not.
+    failure = ValueError("Error opening: [OS error 2: No such file or directory]")
+    with pytest.raises(CheckpointError, match=r"all checkpoints in .* are damaged"):
+        restore(directory)
     failure = MemoryError("Unable to allocate 8 TiB")
     with pytest.raises(MemoryError, match="Unable to allocate 8 TiB"):
         restore(directory)
