@@ -127,8 +127,8 @@ def check_array_type(name: str, value: Any) -> None:
     It looks at the type alone, so it costs no transfer and may be called while JAX
     traces. A mask or a unit is a ValueError. Any type but an array or a number is a
     TypeError, and so is an array that does not hold real numbers, or whose dtype JAX
-    lacks. One is that of another byte order: a function that JAX has compiled already
-    takes the bytes as they are, so that its results are wrong.
+    lacks, such as one in another byte order: a function that JAX has already compiled
+    would take its bytes as they are, and give wrong results.
 
     >>> check_array_type("A", np.eye(2).astype(">f8"))
     Traceback (most recent call last):

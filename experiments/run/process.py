@@ -84,7 +84,7 @@ def _configure_cache() -> None:
     Several processes do so only if JAX_COMPILATION_CACHE_DIR names a directory, which
     must be one that they share. Process 0 alone writes programs. If the others cannot
     read them, they compile while process 0 does not, and on GPUs they may wait for it:
-    XLA lets each process time a part of the algorithms, and they tell each other.
+    XLA lets each process time a part of the algorithms, and they exchange the times.
     """
     is_alone = not jax.distributed.is_initialized()
     if is_alone and jax.config.values["jax_compilation_cache_dir"] is None:

@@ -39,15 +39,14 @@ _Result = TypeVar("_Result")
 def jit_of_arrays(
     function: Callable[_Arguments, _Result],
 ) -> Callable[_Arguments, _Result]:
-    """`jax.jit`, but it refuses arguments of which conversion would drop something.
+    """`jax.jit`, but it refuses arguments whose conversion would drop something.
 
     The functions of this package take NumPy or JAX arrays: a list, or an array of
-    objects or of another byte order, is a TypeError, an array with a mask or a unit a
-    ValueError. NaN and
-    infinity go through the arithmetic like other numbers. A `Sigma` that is not
-    symmetric up to rounding is a ValueError. This is not checked while JAX traces, when
-    its entries are not known; otherwise each call reads them on the host, so call in a
-    function that is jitted itself where that takes too long.
+    objects or in another byte order, is a TypeError, an array with a mask or a unit a
+    ValueError. NaN and infinity go through the arithmetic like other numbers. A `Sigma`
+    that is not symmetric up to rounding is a ValueError. This is not checked while JAX
+    traces, when its entries are not known. Otherwise each call reads them on the host;
+    where that takes too long, call from within a function that is jitted itself.
     """
     compiled = jax.jit(function)
     parameters = inspect.signature(function).parameters
