@@ -1,6 +1,8 @@
 """Figures: what is drawn, of which seeds, and that it depends on nothing else."""
 
+import csv
 import re
+import statistics
 
 import matplotlib
 import pytest
@@ -391,3 +393,42 @@ def test_names_are_sorted_by_the_numbers_in_them():
         "net/15",
         "\u0663",
     ]
+
+
+def plotted(figure: str) -> list[dict[str, str]]:
+    """The points of a committed figure."""
+    with open(ROOT / "results/figures" / f"{figure}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def description_of(figure: str) -> str:
+    return " ".join(paper.FIGURES[figure].description.split())
+
+
+def test_a_description_gives_the_errors_that_sgd_ends_with():
+    ends = [row for row in plotted("memorize_descent") if row["step"] == "4000"]
+    percents = [
+        float(row["errors_percent"]) for row in ends if row["learning_rate"] == "0.01"
+    ]
+    assert 9 < statistics.median(percents) < 12
+    assert "with rate 0.01 to about 10" in description_of("memorize_descent")
+
+
+def test_a_description_gives_the_range_of_updates_that_free_stuck_targets():
+    converged = [
+        (row["depth"], int(row["updates"]))
+        for row in plotted("linear_training_noise")
+        if row["converged"] == "True"
+    ]
+    by_depth = {depth: [n for of, n in converged if of == depth] for depth in "24"}
+    assert (min(by_depth["2"]), max(by_depth["2"])) == (8, 55)
+    assert 18_500 < max(by_depth["4"]) < 19_500
+    said = description_of("linear_training_noise")
+    assert "2 layers draws take 8 to 55 updates" in said
+    assert "4 layers up to 19,000" in said
+
+
+def test_the_caption_of_the_wall_says_that_some_points_are_beyond_the_axis():
+    assert max(float(row["norm"]) for row in plotted("landscape_wall")) > 3
+    caption = " ".join(paper.FIGURES["landscape_wall"].caption.split())
+    assert "points beyond 3" in caption
