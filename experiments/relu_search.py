@@ -6,7 +6,7 @@ ball. Candidates for a local minimum are proved in rational arithmetic. The same
 of linear residual nets is the control. At every bad point the gradient in the maps
 themselves is compared with its bound (N15 of docs/theory/relu.md).
 
-Expected: inside the ball, 780 to 790 critical points without biases and 450 to 490 with
+Expected: inside the ball, 775 to 790 critical points without biases and 450 to 490 with
 biases. Of these, 175 to 200 and about 150 are bad; most of the latter have a dead unit.
 Each seed gives 43 to 49 proofs of 34 to 42 distinct local minima; 23 or 24 of the
 proofs are for nets of depth 2. Linear nets have no bad point. The gradient in the maps
