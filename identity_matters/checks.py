@@ -110,6 +110,8 @@ np.unique(y, return_inverse=True) does
         advice = ""
         if array.ndim == 2 and len(array) == examples and array.shape[1] > 1:
             advice = f"; if its rows are one-hot, pass {name}.argmax(axis=1)"
+        if array.shape == (examples, 1):
+            advice = f"; pass {name}[:, 0]"
         raise ValueError(
             f"{name} must be {examples} integers, one for each example, got"
             f" {array.dtype}{array.shape}{advice}"

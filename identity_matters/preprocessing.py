@@ -25,7 +25,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters.checks import check_choice, check_whole, plain_array, real_array
+from identity_matters.checks import (
+    check_array_type,
+    check_choice,
+    check_whole,
+    plain_array,
+    real_array,
+)
 from identity_matters.normalizations import find_normalization
 
 DTYPES = ("uint8", "float32")  # of raw images
@@ -137,9 +143,15 @@ class Preprocessing:
     def train_input(self, images, keys):
         """Inputs f32[n, ...] for training, augmented by the typed keys [n]; jittable.
 
-        Raises ValueError unless `images` have the shape and dtype of the raw ones.
+        Raises ValueError unless `images` have the shape and dtype of the raw ones, and
+        there is a key for each.
         """
         x = self._as_float32(images)
+        if keys.shape[:1] != x.shape[:1]:
+            raise ValueError(
+                f"keys must be one for each of {len(x)} images, got shape {keys.shape};"
+                " jax.random.split(key, len(images)) makes them"
+            )
         if self.normalization == "per_image":
             return self._normalize(self._crop_and_flip(x, keys))
         return self._crop_and_flip(self._normalize(x), keys)
@@ -191,6 +203,7 @@ class Preprocessing:
         return cls(**{**description, "image_shape": shape, "constants": constants})
 
     def _as_float32(self, images):
+        check_array_type("images", images)
         if images.dtype != self.dtype or images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"images must be {self.dtype}{shown_shape(self.image_shape)}, got"

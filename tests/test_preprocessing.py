@@ -224,3 +224,13 @@ def test_no_constants_come_from_images_that_are_not_finite(normalization, number
 def test_a_list_of_images_is_told_its_dtype():
     with pytest.raises(ValueError, match=r"uint8 or float32\[n, ...\], got int64\["):
         Preprocessing.fit("none", _images(2).tolist())
+
+
+def test_each_image_has_its_own_key():
+    images = _images(3)
+    train_input, eval_input = _inputs("per_image", images, pad=1)
+    for keys in (jax.random.key(0), jax.random.split(jax.random.key(0), 2)):
+        with pytest.raises(ValueError, match="keys must be one for each of 3 images"):
+            train_input(images, keys)
+    with pytest.raises(ValueError, match="images must be a plain array of numbers"):
+        eval_input(np.ma.array(images))

@@ -60,7 +60,7 @@ from identity_matters.memorize.machine import (
     one_hot,
     run,
 )
-from identity_matters.memorize.network import matmul, transform
+from identity_matters.memorize.network import check_rows, matmul, transform
 from identity_matters.memorize.whole_numbers import (
     Line,
     check_network_fits,
@@ -107,7 +107,11 @@ class FewNumbers(NamedTuple):
 
 @jit_of_array_trees
 def forward(network: FewNumbers, x: Array) -> jax.Array:
-    """The whole network, block after block: f64[n, d] to f64[n, r]."""
+    """The whole network, block after block: f64[n, d] to f64[n, r].
+
+    ValueError for x of another shape.
+    """
+    check_rows(x, network.input_map.shape[1])
     width = len(network.start)
     t = matmul(network.input_map, x.T)[0]
     h = jnp.broadcast_to(network.start[:, None], (width, len(x))).at[POINT].add(t)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from identity_matters.array_types import Array, jit_of_array_trees
 from identity_matters.checks import check_whole
+from identity_matters.memorize.examples import shape_and_advice
 from identity_matters.memorize.input_map import project
 
 matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -86,8 +87,24 @@ def outputs(network: Network, h: jax.Array) -> jax.Array:
 
 @jit_of_array_trees
 def forward(network: Network, x: Array) -> jax.Array:
-    """The whole network: f[n, d] to f[n, r]. `input_map.project` computes A_0 x."""
+    """The whole network: f[n, d] to f[n, r]. `input_map.project` computes A_0 x.
+
+    Inputs of other types than float32 and float64 are converted to that of the network.
+    ValueError for x of another shape.
+    """
+    check_rows(x, network.input_map.shape[1])
+    if x.dtype not in (jnp.float32, jnp.float64):
+        x = x.astype(network.input_map.dtype)
     return outputs(network, project(network.input_map, x))
+
+
+def check_rows(x: Array, features: int) -> None:
+    """ValueError unless x is [n, features]; one input is [1, features]."""
+    if x.ndim != 2 or x.shape[1] != features:
+        raise ValueError(
+            f"x must have shape [n, {features}] for this network, got"
+            f" {shape_and_advice(x)}"
+        )
 
 
 def block_parameters(n: int, width: int) -> int:

@@ -59,7 +59,7 @@ from identity_matters.memorize.machine import (
     one_hot,
     run,
 )
-from identity_matters.memorize.network import matmul, transform
+from identity_matters.memorize.network import check_rows, matmul, transform
 from identity_matters.memorize.whole_numbers import (
     InputMap,
     Line,
@@ -120,7 +120,11 @@ class Retrieval(NamedTuple):
 
 @jit_of_array_trees
 def forward(network: Retrieval, x: Array) -> jax.Array:
-    """The whole network, block after block: f64[n, d] to f64[n, r]."""
+    """The whole network, block after block: f64[n, d] to f64[n, r].
+
+    ValueError for x of another shape.
+    """
+    check_rows(x, len(network.rows) * len(network.columns))
     grid = jnp.reshape(x, (-1, len(network.rows), len(network.columns)))
     t = network.start + matmul(matmul(grid, network.columns), network.rows)
     h = jnp.zeros((WIDTH, len(x)), t.dtype).at[HASH].set(t)

@@ -69,6 +69,10 @@ class TrainedNet:
         # It raises if they do not fit.
         count_classes(self.net, self.variables, self.preprocessing.image_shape)
 
+    def __reduce__(self):
+        # The program that `logits` has compiled cannot be pickled.
+        return type(self), (self.net, self.variables, self.preprocessing)
+
     def __repr__(self) -> str:
         """One line: net, parameters, raw images and normalisation."""
         parameters = flops.count_parameters(self.variables.get("params", {}))

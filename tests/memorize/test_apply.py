@@ -1,12 +1,13 @@
 """Running a network that memorises: which precision, inputs and labels are refused."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from identity_matters.memorize import few_numbers, retrieval
 from identity_matters.memorize.construct import Memorized, apply, memorize, verify
-from identity_matters.memorize.network import Network
+from identity_matters.memorize.network import Network, forward
 from identity_matters.memorize.paper_method import separation
 
 X = np.arange(12.0).reshape(6, 2) ** 2
@@ -40,7 +41,7 @@ def test_a_float64_network_is_refused_where_jax_has_no_64_bits(name, stored):
     with jax.enable_x64(False):
         for use in (apply, verify):
             labels = [Y] if use is verify else []
-            with pytest.raises(TypeError, match=r"of float64, .*jax_enable_x64"):
+            with pytest.raises(TypeError, match=r"is float64, .*jax_enable_x64"):
                 use(network, X, *labels, **run)
 
 
@@ -77,7 +78,7 @@ def test_inputs_that_are_no_numbers_of_the_network_have_no_label(float32, bad, r
     ("bad", "reason"),
     [
         (Y[:1], "y must be 6 integers, one for each example"),
-        (Y[:, None], "y must be 6 integers, one for each example"),
+        (Y[:, None], r"y must be 6 integers, .*\(6, 1\); pass y\[:, 0\]$"),
         (np.eye(3, dtype=int)[Y], "y must be 6 integers, one for each example"),
         (Y[0], "y must be 6 integers, one for each example"),
         (Y.astype(float), "y must hold integers, got dtype float64; number the"),
@@ -103,6 +104,25 @@ def test_anything_but_a_network_for_this_forward_pass_is_named(float32):
         ):
             apply(network, X)
         assert apply(network, X, **run).shape == (6, 3)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_a_forward_pass_takes_rows_of_its_features_alone(name):
+    """One input of two numbers was two inputs for some, and no shape for others."""
+    make, run = NETWORKS[name]
+    network = make()
+    run = run.get("run", forward)
+    for wrong in (X[0], X[:, :1], X.reshape(3, 4)):
+        with pytest.raises(ValueError, match=r"x must have shape \[n, 2\] for this"):
+            run(network, wrong)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, jnp.bfloat16])
+def test_a_forward_pass_converts_other_types_as_apply_does(float32, dtype):
+    x = np.abs(X).astype(dtype)
+    np.testing.assert_array_equal(
+        forward(float32.network, x), apply(float32.network, x)
+    )
 
 
 def test_masked_labels_are_refused(float32):

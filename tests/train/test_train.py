@@ -1,5 +1,7 @@
 """Arrays in, a trained net and its labels out, as docs/training.md shows it."""
 
+import pickle
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -103,6 +105,12 @@ def test_predict_gives_the_labels_that_evaluate_counts(normalization, kind, tmp_
         match=f"images must be {kind}, like the images that the net was trained on",
     ):
         loaded.predict(other)
+
+
+def test_a_net_that_has_predicted_can_be_pickled(trained):
+    trained.predict(X)
+    copy = pickle.loads(pickle.dumps(trained))
+    np.testing.assert_array_equal(copy.logits(X), trained.logits(X))
 
 
 def test_a_trained_net_is_shown_in_one_line(trained):
