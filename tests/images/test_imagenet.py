@@ -187,6 +187,27 @@ def test_a_truncated_image_is_named_and_tells_data_sets_apart(
     assert encoded.fingerprint() != train.fingerprint()
 
 
+def test_a_fingerprint_tells_data_by_size_label_and_name_of_every_image():
+    class Encoded(list):
+        read = staticmethod(lambda places: [encoded[place] for place in places])
+
+    fingerprints = []
+    first = (b"abc", 1, "a.JPEG")
+    for second in (
+        first,
+        (b"abcd", *first[1:]),
+        (b"abc", 2, "a.JPEG"),
+        (b"abc", 1, "b"),
+    ):
+        encoded = Encoded([first, second])
+        fingerprints.append(imagenet.EncodedImages.fingerprint(encoded))
+    # Of 1000 equal images, as many are looked at as of 100.
+    for count in (100, 1000):
+        encoded = Encoded([first] * count)
+        fingerprints.append(imagenet.EncodedImages.fingerprint(encoded))
+    assert all(fingerprints.count(each) == 1 for each in fingerprints)
+
+
 def test_a_damaged_file_is_named(examples, tmp_path):
     """Changes four bytes of the second of three files, which holds records 9 to 17."""
     directory = miniature.write(tmp_path, {"train": examples["train"]}, shards=3)
