@@ -304,6 +304,10 @@ def test_inputs_that_vanish_give_a_warning(x, normalization):
         trained_on(x, x_test=x, y_test=Y, normalization=normalization)
 
 
+def test_one_black_image_does_not_make_inputs_vanish():
+    trained_on(x=np.concatenate([0 * X[:1], X[1:]]))
+
+
 def test_boxed_variables_are_refused():
     with pytest.raises(ValueError, match=r"unbox them by flax\.linen\.meta\.unbox"):
         trained_on(net=Boxed())
