@@ -191,13 +191,13 @@ _VARIANTS = {
     ),
 }
 OTHER_VARIANTS = {
-    "digits/identity": "at 7 to 63 convolutions; two cores: 26 to 98 minutes",
-    "digits/initialisation": "six initial scales; two cores: 7 to 15 minutes",
+    "digits/identity": "at 7 to 63 convolutions; two cores: 28 to 101 minutes",
+    "digits/initialisation": "six initial scales; two cores: 7 to 16 minutes",
     "cifar10/identity": "at 7 and 31 convolutions; two cores: 8 hours; H100: 5 minutes",
     "cifar10/initialisation": "six scales; two cores: 2 hours; H100: 3 minutes",
     "cifar10/starts": "the paper's against Fixup and gates; H100: 3 minutes",
-    "cifar10/table_2": "four nets of Table 2, 0.5M parameters each; H100: 12 minutes",
-    "cifar100/table_2": "the same four nets; one H100: 12 minutes (estimate)",
+    "cifar10/table_2": "four nets of Table 2, 0.5M parameters each; H100: 13 minutes",
+    "cifar100/table_2": "the same four nets; one H100: 13 minutes (estimate)",
 }
 VARIANTS = {
     "digits/two_depths": "needed at 7 and 31 convolutions? 4 nets, at tuned rates",
