@@ -88,7 +88,9 @@ def parse(
     for name in ("results_dir", "profile", "checkpoint_dir"):
         if name in options:
             options[name] = paths.expand_home(options[name])
-    _check_options(options)
+    # Where JAX is to find out which process this is, that is not known yet.
+    is_another = "process_id" in flags.FLAGS and bool(flags.FLAGS.process_id)
+    _check_options(options, writes=not is_another)
     return config, {"defaults": defaults, **options}
 
 
@@ -177,14 +179,16 @@ def _misspelt(error: AttributeError | KeyError) -> str:
     return runs.first_line(cause).strip("'\"")
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: dict[str, Any], *, writes: bool) -> None:
     """Makes the directories for profiles and checkpoints; refuses unusable options.
 
-    ValueError for an empty results_dir, a directory that cannot be made, or TensorBoard
-    where it is missing.
+    ValueError for an empty results_dir, and, in a process that `writes`, for a
+    directory that cannot be made, or TensorBoard where it is missing.
     """
     if not options["results_dir"]:
         raise ValueError("results_dir must name a directory, but is empty")
+    if not writes:
+        return
     for name in ("profile", "checkpoint_dir"):
         try:
             if options.get(name):
