@@ -1,15 +1,17 @@
 """Promotion and judging: what may become a reference, and what is sealed."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import shutil
 
+import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from experiments import judge, promote
+from experiments import judge, landscape, promote, run
 from identity_matters import code_version, runs
 from tests import forked
 from tests.measured import REFERENCE
@@ -254,6 +256,21 @@ def test_metrics_that_another_processor_rounds_otherwise_agree(local):
     assert metrics != METRICS
     rewrite(local, "summary.json", metrics=metrics)
     assert promote._main([str(local)]) == 0
+
+
+def test_metrics_are_compared_as_a_run_writes_them(local, monkeypatch):
+    """NumPy's numbers as Python's, and null for what is not finite."""
+
+    def verdict(settings, records):
+        metrics = {"ratio": np.inf, "count": np.int64(3), "norm": np.float64(0.5)}
+        return run.Verdict("negative-determinant", metrics, "holds")
+
+    changed = dataclasses.replace(landscape.EXPERIMENT, verdict=verdict)
+    monkeypatch.setattr(judge, "_experiment", lambda _: changed)
+    metrics = {"ratio": None, "count": 3, "norm": 0.5}
+    rewrite(local, "summary.json", metrics=metrics)
+    written = runs.read_run(local)
+    assert judge.disagreements(written, judge.conclusion(written)) == []
 
 
 def test_a_run_of_several_commits_is_no_reference(tmp_path, local):
