@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,7 +14,9 @@ from identity_matters.checks import check_array_types
 Array = jax.Array | np.ndarray
 
 
-def jit_of_array_trees(function: Callable, *, static_argnames: Any = ()) -> Callable:
+def jit_of_array_trees(
+    function: Callable, *, static_argnames: Any = ()
+) -> jax.stages.Wrapped:
     """`jax.jit` of arrays and tuples of them; it refuses as `check_array_type` does.
 
     So no mask or unit is dropped, and no byte order is read wrongly. Like that of
@@ -31,4 +33,4 @@ def jit_of_array_trees(function: Callable, *, static_argnames: Any = ()) -> Call
         return compiled(*args, **kwargs)
 
     checked.lower = compiled.lower  # type: ignore[attr-defined]
-    return checked
+    return cast(jax.stages.Wrapped, checked)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from identity_matters import jax_settings
+from identity_matters.array_types import Array
 from identity_matters.checks import check_whole, label_array, plain_array
 from identity_matters.limits import memory_bytes
 
@@ -77,7 +78,7 @@ def check_inputs(x: np.ndarray, dtype: DTypeLike) -> None:
         )
 
 
-def shape_and_advice(x: np.ndarray) -> str:
+def shape_and_advice(x: Array) -> str:
     """The shape of x for a message, and how one example or images become rows."""
     if x.ndim == 1:
         return f"{x.shape}; x[None] is one row"
