@@ -115,9 +115,9 @@ def _inside(settings: dict, records: list[dict]) -> run.Verdict:
 def _escape(settings: dict, records: list[dict]) -> run.Verdict:
     """The predicted times are as measured up to a factor, and no start stays.
 
-    Nearly all starts must be run, or a prediction could hide by being too long. The
-    metrics "median_predicted_updates_..." are also of starts that are not run
-    because they would need too many updates.
+    A start with too long a predicted time is not run, which could hide that the
+    prediction is wrong. So nearly all starts must be run. The metrics
+    "median_predicted_updates_..." are of all starts, also of those that are not run.
     """
     by_noise = [
         {**record, **entry} for record in records for entry in record["by_noise"]

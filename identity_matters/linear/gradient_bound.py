@@ -83,9 +83,9 @@ def gradient_lower_bound(
         4 l (1-tau)^{2l-2} sigma ||E Sigma^{1/2} Pi||_F^2.
 
     This is (G3), as ``||E Sigma||_F >= ||E Sigma Pi||_F``. What rounding may have
-    added, also to E and tau, is subtracted, so the bound is 0 where E is no larger than
-    its rounding. The printed forms have the computed tau, ``sigma_min(Sigma)`` and f -
-    C, without margins.
+    added to it, also through E and tau, is subtracted, so the bound is 0 where E is no
+    larger than its rounding. The printed forms have the computed tau,
+    ``sigma_min(Sigma)`` and f - C, without margins.
 
     Args:
       A: f64[depth, d, d] with ``|||A||| < 1``.

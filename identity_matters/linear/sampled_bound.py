@@ -133,7 +133,7 @@ class Certificate(NamedTuple):
         return math.nextafter(1 - self.gap, 1)
 
     def risk(self, updates: ArrayLike) -> np.ndarray:
-        """Bounds ``E[(f - C) 1{no iterate has left B_tau}]`` after `updates`."""
+        """Bounds ``E[(f - C) 1{no iterate has left B_tau}]`` by number of updates."""
         return _risk(updates, start=self.start, gap=self.gap, floor=self.floor)
 
 

@@ -64,7 +64,8 @@ def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
 def _in_one_dtype(blocks: Blocks, problem: Problem) -> tuple[Blocks, Problem]:
     """Both in their common dtype, as the allowance for rounding is that of one dtype.
 
-    The singular values of a map in float32 would be rounded as such among float64.
+    Otherwise the singular values of a map in float32 would be rounded to float32, and
+    the allowance would be that of float64.
     """
     both = (blocks, problem)
     dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(both))
