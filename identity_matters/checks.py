@@ -151,8 +151,10 @@ A.astype(np.float64)
         raise TypeError(f"{name} must hold numbers, got dtype {dtype}")
     if dtype.kind == "c":
         raise TypeError(f"{name} must hold real numbers, got dtype {dtype}")
-    if dtype == np.longdouble or not dtype.isnative:
-        known = "float64" if dtype == np.longdouble else dtype.name
+    # Not `dtype == np.longdouble`, which is float64 on some machines, as on a Mac's.
+    is_long = dtype.kind == "f" and dtype.itemsize > 8
+    if is_long or not dtype.isnative:
+        known = "float64" if is_long else dtype.name
         raise TypeError(
             f"{name} must have a dtype of JAX, got {dtype}; convert it,"
             f" as by {name}.astype(np.{known})"

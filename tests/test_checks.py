@@ -216,6 +216,12 @@ def test_what_jax_has_no_type_for_is_said():
         linear.product(None)
 
 
+def test_float64_is_taken_where_it_is_also_the_longest_float(monkeypatch):
+    """As on Macs with processors of Apple's."""
+    monkeypatch.setattr(np, "longdouble", np.float64)
+    assert linear.max_spectral_norm(I2[None]) == 1
+
+
 def test_functions_of_numpy_say_that_jax_must_not_trace_them():
     for function in (
         lambda R: linear.factorize(R, 4),

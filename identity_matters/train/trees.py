@@ -20,8 +20,9 @@ _SEQUENCES = {"list": list, "tuple": tuple}
 _ARRAYS = (np.ndarray, np.memmap)
 # The kinds of NumPy's own numbers that can be saved.
 _KINDS = "biufc"
-# Not these, although they are of such a kind: they differ between platforms.
-_LONG = (np.longdouble, np.clongdouble)
+# The most bytes of a number of these kinds; longer ones differ between platforms. On
+# some, as on a Mac's, `np.longdouble` is no longer than that, and equals float64.
+_MOST_BYTES = {"f": 8, "c": 16}
 # The number types of ml_dtypes that can be saved, by name.
 _SMALL = (
     "bfloat16",
@@ -138,7 +139,8 @@ def _check_leaf(leaf: Any, path: tuple) -> None:
             f"{_where(path)} is a random key: save jax.random.key_data of it"
         )
     dtype = np.dtype(leaf.dtype)
-    of_numpy = dtype.kind in _KINDS and dtype not in _LONG
+    is_long = dtype.itemsize > _MOST_BYTES.get(dtype.kind, dtype.itemsize)
+    of_numpy = dtype.kind in _KINDS and not is_long
     if not of_numpy and dtype.name not in _SMALL:
         raise NotStorableError(
             f"{_where(path)} has dtype {dtype}, which cannot be saved"
