@@ -312,7 +312,6 @@ def test_certified_networks_survive_hostile_points(shape):
     assert max(attack.share_of_bound for attack in attacks) > 1e-3
 
 
-@pytest.mark.slow
 def test_products_of_a_block_that_a_unit_must_leave_alone_by_hand():
     """All later ones, and of the earlier ones those that it is not allowed to disturb.
 
@@ -334,6 +333,7 @@ def test_whitening_enlarges_no_direction_beyond_a_hundred_times():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_changed_weight_breaks_the_bound(dtype):
     """The attack sees a network that is off by more than is certified."""

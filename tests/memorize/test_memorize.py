@@ -299,7 +299,6 @@ def test_too_coarse_arithmetic_is_refused_but_on_request_and_float64_holds():
         memorize(*_points(4000, 1, 4), 4, 8, dtype=np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("method", "width"), [("adaptive", 2), ("paper", 512)])
 def test_what_is_certified_is_the_network_to_the_last_bit(monkeypatch, method, width):
     """Not numbers of float64 that are rounded only afterwards."""
@@ -318,6 +317,7 @@ def test_what_is_certified_is_the_network_to_the_last_bit(monkeypatch, method, w
         np.testing.assert_array_equal(getattr(network, name), certified[name])
 
 
+@pytest.mark.slow
 def test_verification_sees_a_wrong_network():
     x, y = _points(64, 5, 3)
     network, _ = memorize(x, y, 3, 4, key=jax.random.key(0))
