@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from experiments import run
-from experiments.run import endings, execution, multiprocess, signals
+from experiments.run import endings, execution, measuring, multiprocess, signals
 from experiments.run import process as settings_of_process
 from identity_matters.train import multihost
 from tests import forked
@@ -157,6 +157,25 @@ def test_what_they_compare_is_experiment_seed_and_data(monkeypatch):
     execution._require_agreement(trains, {"depth": 3}, 5, built, refusal, stop)
     others = {"experiment": "cifar", "seed": 5, "data": ["abc", None]}
     assert compared == {"settings": {"depth": 3}, "others": others, "error": refusal}
+
+
+def test_all_stop_before_the_run_and_before_each_training_if_one_is_told(monkeypatch):
+    monkeypatch.setattr(multihost, "any_process", lambda mine: True)
+    monkeypatch.setattr(multiprocess, "require_alike", lambda *_: None)
+    trains = run.TrainingExperiment("cifar", __name__, trials=list, verdict=dict)
+    stop = signals.Stop()
+    with pytest.raises(signals.Interrupted):
+        execution._require_agreement(trains, {}, 0, [], None, stop)
+    with pytest.raises(signals.Interrupted):
+        measuring.measure_trials(
+            trains,
+            trials=[{}],
+            built=[None],
+            key=jax.random.key(0),
+            run_dir=types.SimpleNamespace(records=[]),
+            stop=stop,
+            logs=object(),
+        )
 
 
 def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
