@@ -3,8 +3,8 @@
 They lie in pytest's own cache, from which `pytest --cache-clear` and `make clean`
 remove them. JAX takes a program from there if the program, its compiler and all the
 compiler's options are the same; XLA makes it for the processor it runs on, so that each
-machine has its own. Nothing removes old ones. With a JAX whose own module for this has
-changed, nothing is kept.
+machine has its own. Only `.ci/run` removes old ones. With a JAX whose own module for
+this has changed, nothing is kept.
 """
 
 import os

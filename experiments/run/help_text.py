@@ -19,6 +19,7 @@ A comment for the variant comes first. Several comments of the same kind must ag
 import ast
 import inspect
 import io
+import keyword
 import sys
 import tokenize
 import types
@@ -47,19 +48,27 @@ def help_text(
     """
     # Not __doc__, which python -OO leaves out.
     docstring = ast.get_docstring(ast.parse(inspect.getsource(sys.modules["__main__"])))
+    settings = setting_lines(experiment.settings_module, config)
     lines = [
         docstring or experiment.name,
         "",
         "variants (--config=:VARIANT):",
         *_variant_lines(experiment.settings_module),
         "",
-        f"settings of {config.variant} (--config.NAME=VALUE changes one):",
-        *setting_lines(experiment.settings_module, config),
+        f"settings of {config.variant} ({_how_to_change_one(settings)}):",
+        *settings,
         "",
         "flags:",
         *flags.FLAGS.module_help(flags_of).splitlines()[2:],
     ]
     return "\n".join(lines)
+
+
+def _how_to_change_one(settings: list[str]) -> str:
+    """What to write on the command line, in which shells read brackets as patterns."""
+    needs_quotes = any("['" in line.partition(" = ")[0] for line in settings)
+    written = '"--config.NAME=VALUE"' if needs_quotes else "--config.NAME=VALUE"
+    return f"{written} changes one"
 
 
 def _variant_lines(module: types.ModuleType) -> list[str]:
@@ -87,7 +96,7 @@ def setting_lines(
     lines = []
     for name, value in runs.flat(config.to_dict()).items():
         if name not in ("variant", "scale"):
-            lines.append(f"  {name} = {value!r}"[:_LONGEST_LINE])
+            lines.append(f"  {_on_command_line(name)} = {value!r}"[:_LONGEST_LINE])
             comment = comment_on(
                 name,
                 explanations,
@@ -96,6 +105,23 @@ def setting_lines(
             )
             lines += [f"      {text}" for text in comment]
     return lines
+
+
+def _on_command_line(name: str) -> str:
+    """A setting's name as ``--config.NAME`` takes it.
+
+    ml_collections parses it as Python: what is no name there goes in brackets.
+
+    >>> _on_command_line("arms.identity/31.residual_init")
+    "arms['identity/31'].residual_init"
+    """
+    first, *others = name.split(".")
+    written = (f".{part}" if _is_name(part) else f"[{part!r}]" for part in others)
+    return "".join((first, *written))
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 def _variant_names(module: types.ModuleType) -> list[str]:

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from ml_collections.config_flags import config_path
 
 import experiments
 from experiments.run.help_text import comment_on, explanations_in, setting_lines
@@ -125,6 +126,26 @@ def test_no_setting_of_an_experiment_has_comments_that_contradict_each_other(nam
             experiment.settings_module, experiment.get_config(variant)
         )
         assert any(line.startswith("      ") for line in lines), "no comment is found"
+
+
+@pytest.mark.parametrize("name", experiments.MODULES)
+def test_the_command_line_takes_each_setting_by_the_name_that_help_gives(name):
+    """Arms of comparisons have names such as identity/31, which `.` cannot join."""
+    experiment = experiments.find(name)
+    for variant in experiments.variants(name):
+        config = experiment.get_config(variant)
+        for line in setting_lines(experiment.settings_module, config):
+            if not line.startswith("      "):
+                shown = line.split(" = ")[0].strip()
+                config_path.get_value(shown, config)
+
+
+def test_help_says_where_a_setting_must_be_quoted():
+    shown = forked.run(
+        "experiments.images.comparisons", "--config=:digits/two_depths", "--help"
+    ).stdout
+    assert '("--config.NAME=VALUE" changes one)' in shown
+    assert "  arms['identity/31'].blocks_per_stage = (5, 5, 5)" in shown
 
 
 def test_help_explains_settings_that_are_explained_above_their_line():
