@@ -3,12 +3,11 @@
 The networks that a verdict is about, its fits, are the records of one kind of trials.
 """
 
-import math
-
 import numpy as np
 
 from experiments import run
 from experiments.run.verdicts import largest, least, total, under_attack, where
+from identity_matters import paper
 
 # Kinds of trials whose record is that of one network.
 _KINDS_OF_FITS = ("fit", "few_numbers", "retrieval")
@@ -96,23 +95,22 @@ def _labellings(fits: list[dict]) -> set[tuple]:
 
 
 def _stores_as_few_numbers_as_stated(fit: dict) -> bool:
-    """Whether a network stores the numbers that (E11) counts, whose letters these are.
-
-    Its blocks have width 6 unless the settings say otherwise.
-    """
-    k = fit.get("width", 6)
-    r = fit["num_classes"]
-    groups = math.ceil(fit["examples"] / fit["group_points"])
-    c_k = 1121 if k == 6 else 30 * k**2 + 18 * k + 13
-    shared = r**2 + (k + 3) * r + c_k
-    return fit["numbers"] == fit["features"] + (k - 3) * groups + shared
+    """Whether a network stores the numbers that (E11) counts."""
+    stated = paper.few_numbers(
+        examples=fit["examples"],
+        features=fit["features"],
+        num_classes=fit["num_classes"],
+        group_points=fit["group_points"],
+        width=fit.get("width", 6),  # 6 unless the settings say otherwise
+    )
+    return fit["numbers"] == sum(stated)
 
 
 def _stores_a_table_and_little_else(fit: dict) -> bool:
     """Whether a network stores the numbers that (E14) counts."""
-    r = fit["num_classes"]
-    rest = r**2 + 9 * r + 1114
-    stated = fit["input_map_numbers"] + fit["word_numbers"] + rest
+    num_classes = fit["num_classes"]
+    output_and_machine = num_classes**2 + 9 * num_classes + 1114
+    stated = fit["input_map_numbers"] + fit["word_numbers"] + output_and_machine
     return fit["numbers"] == stated
 
 

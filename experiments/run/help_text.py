@@ -48,27 +48,20 @@ def help_text(
     """
     # Not __doc__, which python -OO leaves out.
     docstring = ast.get_docstring(ast.parse(inspect.getsource(sys.modules["__main__"])))
-    settings = setting_lines(experiment.settings_module, config)
     lines = [
         docstring or experiment.name,
         "",
         "variants (--config=:VARIANT):",
         *_variant_lines(experiment.settings_module),
         "",
-        f"settings of {config.variant} ({_how_to_change_one(settings)}):",
-        *settings,
+        # In quotes, as shells read brackets and parentheses.
+        f'settings of {config.variant} ("--config.NAME=VALUE" changes one):',
+        *setting_lines(experiment.settings_module, config),
         "",
         "flags:",
         *flags.FLAGS.module_help(flags_of).splitlines()[2:],
     ]
     return "\n".join(lines)
-
-
-def _how_to_change_one(settings: list[str]) -> str:
-    """What to write on the command line, in which shells read brackets as patterns."""
-    needs_quotes = any("['" in line.partition(" = ")[0] for line in settings)
-    written = '"--config.NAME=VALUE"' if needs_quotes else "--config.NAME=VALUE"
-    return f"{written} changes one"
 
 
 def _variant_lines(module: types.ModuleType) -> list[str]:

@@ -140,7 +140,7 @@ def test_the_command_line_takes_each_setting_by_the_name_that_help_gives(name):
                 config_path.get_value(shown, config)
 
 
-def test_help_says_where_a_setting_must_be_quoted():
+def test_help_gives_the_arms_of_comparisons_by_names_that_can_be_typed():
     shown = forked.run(
         "experiments.images.comparisons", "--config=:digits/two_depths", "--help"
     ).stdout
