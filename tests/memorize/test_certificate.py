@@ -137,6 +137,17 @@ def test_the_bounds_of_one_point_by_hand():
     assert certificate.certify(
         plan, h, y, missed, np.dtype(np.float32)
     ).output_error_bound == pytest.approx(0.01, rel=1e-2)
+    # At h = 1 the unit is just not positive, but an error of 2u (1 + 1) may make it so,
+    # and V = 3 multiplies that. The sum, h - q, is 3u (1 + 1) off.
+    still = plan._replace(surrogates=np.ones((1, 1)), output_s=np.zeros(1))
+    _, solution_there = _one_point(1.0)
+    bounds = certificate.certify(
+        still, np.ones((1, 1)), y, solution_there, np.dtype(np.float32)
+    )
+    landing_there = 3 * 4 * u + 6 * u
+    assert bounds.output_error_bound == pytest.approx(
+        landing_there + 2 * u + 4 * u, rel=1e-5
+    )
     # An output may be off by almost 1/2, and by no more, whatever the margins.
     for miss, holds in ((0.499, True), (0.501, False)):
         missed = solution._replace(V=solution.V + miss)
@@ -148,6 +159,12 @@ def test_the_bounds_of_one_point_by_hand():
         close, h, y, solution, np.dtype(np.float32)
     ).margin_over_rounding
     assert ratio == pytest.approx(15 / 12, rel=1e-4)
+    # Points may land 0.499 beyond the surrogate label, too: 2u (5.499 + 1) = 13u.
+    missed = solution._replace(V=solution.V + 0.499)
+    ratio = certificate.certify(
+        close, h, y, missed, np.dtype(np.float32)
+    ).margin_over_rounding
+    assert ratio == pytest.approx(15 / 13, rel=1e-3)
     # A search error of 4u makes it 16u, more than the margin of 15u.
     searched = close._replace(search_error=np.array([4 * u]))
     assert not certificate.certify(searched, h, y, solution, np.dtype(np.float32)).holds
@@ -181,10 +198,13 @@ def _output_error(q: float, s: list, V: list, delta: float, dtype=np.float64) ->
 
 
 def test_the_bound_of_the_outputs_by_hand():
-    # At q = 2, relu(h - 1.9) is 0.1, and fires on a part of the ball of radius 0.2:
-    # |V 0.1 - 1| + |V| 0.2. The other unit fires nowhere on it.
-    bound = _output_error(2.0, s=[-1.9, -4.0], V=[3.0, 1e3], delta=0.2)
-    assert bound == pytest.approx(0.7 + 0.6, rel=1e-5)
+    # At q = 2, relu(h - 1.9) is 0.1 and relu(h - 2.1) is 0. Both fire on a part of the
+    # ball of radius 0.2, where opposite slopes do not cancel: |V a - 1| + sum |V| 0.2.
+    # The last unit fires nowhere on it.
+    bound = _output_error(
+        2.0, s=[-1.9, -1.9, -2.1, -4.0], V=[3.0, -1.0, 2.0, 1e3], delta=0.2
+    )
+    assert bound == pytest.approx(0.8 + 6.0 * 0.2, rel=1e-5)
     # Both units fire on the whole ball around 5, and their slopes, 1 and -1, cancel.
     # What is left is rounding: 2u (5.5 + 1) and 2u (5.5 + 2) of the units, and of the
     # output, with 4.5 and 3.5 at the edge of the ball, 2u (4.5 + 3.5 + 1).

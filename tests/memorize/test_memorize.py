@@ -335,6 +335,14 @@ def test_verification_sees_a_wrong_network():
     # With one block fewer, the points of that block are not moved.
     shorter = network._replace(U=network.U[:-1], s=network.s[:-1], V=network.V[:-1])
     assert verify(shorter, x, y).errors == 4
+    # Outputs of (1/2, 1/2, 0) are 1/2 off for labels 0 and 1, and argmax says 0 for
+    # both: 1/2 is too much. A little more for class 0, and each 0 is right.
+    constant = network._replace(
+        output_U=0 * network.output_U, output_s=jnp.ones_like(network.output_s)
+    )
+    for more, errors in ((0.0, 64), (1e-9, np.sum(y != 0))):
+        outputs = jnp.diag(jnp.array([0.5 + more, 0.5 - more, 0.0]))
+        assert verify(constant._replace(output_V=outputs), x, y).errors == errors
 
 
 @pytest.mark.slow
