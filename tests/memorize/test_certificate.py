@@ -353,15 +353,32 @@ def test_whitening_enlarges_no_direction_beyond_a_hundred_times():
     )
 
 
+def test_the_orders_of_summation_differ():
+    terms = np.random.default_rng(0).standard_normal((50, 100)).astype(np.float32)
+    sums = [add(terms) for add in hostile_networks.ORDERS]
+    for total in sums:
+        np.testing.assert_allclose(total, terms.sum(axis=1, dtype=float), atol=1e-4)
+    # The last is BLAS's, whatever that is.
+    assert len({total.tobytes() for total in sums[:-1]}) == len(sums) - 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_changed_weight_breaks_the_bound(dtype):
-    """The attack sees a network that is off by more than is certified."""
+def test_the_attack_sees_what_is_wrong(dtype):
+    """Outputs beyond the bound, wrong labels, an A_0 x that depends on the order."""
     shape = hostile_networks.Shape(20, 6, 4, 3, dtype)
     rng = np.random.default_rng(1)
     ((_, memorized, x, y),) = hostile_networks.certified_networks(shape, rng, tries=1)
-    wrong = memorized.network._replace(V=memorized.network.V * (1 + 1e-3))
-    broken = construct.Memorized(
-        jax.tree.map(jnp.asarray, wrong), memorized.certificate
+    network = memorized.network
+
+    def attack(**changed):
+        wrong = jax.tree.map(jnp.asarray, network._replace(**changed))
+        broken = construct.Memorized(wrong, memorized.certificate)
+        return hostile_networks.attack(broken, x, y)
+
+    assert attack(V=network.V * (1 + 1e-3)).beyond_the_bound > 0
+    turned = attack(
+        output_V=-network.output_V, input_map=network.input_map * (1 + 1e-3)
     )
-    assert hostile_networks.attack(broken, x, y).beyond_the_bound > 0
+    assert turned.wrong_labels > 0
+    assert not turned.same_points

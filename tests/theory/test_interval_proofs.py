@@ -1,5 +1,6 @@
 """What is proved with a computer, by enclosures with outward rounding: F12 and F14."""
 
+import decimal
 import functools
 import itertools
 import math
@@ -60,6 +61,39 @@ def test_pi_and_a_product_of_signs():
     )
     product = between(-2, 3) * between(-5, Fraction(1, 3))
     assert product == Interval(-15 * intervals.ONE, 10 * intervals.ONE)
+    # An interval around a number is on neither side of it.
+    assert not (between(1, 3).below(2) or between(1, 3).above(2))
+
+
+def test_every_rounding_is_outward(monkeypatch):
+    tiny = Interval(3, 3)  # its square is far below the spacing of the numbers
+    assert tiny * tiny == Interval(0, 1)
+    third = intervals.ONE // 3
+    assert number(Fraction(1, 3)) == UNIT / number(3) == Interval(third, third + 1)
+    assert UNIT / between(2, 4) == between(Fraction(1, 4), Fraction(1, 2))
+    root = number(2).sqrt()
+    assert root.low**2 < 2 * intervals.ONE**2 < root.high**2
+    # A cosine of -1 may be in the interval.
+    assert arccos(between(-2, 0)).high == PI.high
+    for sign in (1, -1):
+        for k in range(1, 100):
+            z = number(Fraction(k, 300))
+            enclosure = intervals._odd_series(Interval(z.low, z.low), sign)
+            exact_z = Fraction(z.low, intervals.ONE)
+            exact = sum(
+                sign**i * exact_z ** (2 * i + 1) / (2 * i + 1) for i in range(30)
+            )
+            assert enclosure.low < exact * intervals.ONE < enclosure.high
+    for k in range(1, 100):
+        with decimal.localcontext(prec=50):
+            exact = Fraction((decimal.Decimal(k) / 128).exp())
+        enclosure = exp(number(Fraction(k, 128)))
+        assert enclosure.low < exact * intervals.ONE < enclosure.high
+    # What is left of a series is bounded wherever it is cut off.
+    monkeypatch.setattr(intervals, "_TERMS", 3)
+    for function, reference in ((log, math.log), (arctan, math.atan), (exp, math.exp)):
+        enclosure = function(number(Fraction(3, 2)))
+        assert enclosure.low < reference(1.5) * intervals.ONE < enclosure.high
 
 
 def longest_way(r, from_lower, squared):
