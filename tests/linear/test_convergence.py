@@ -289,17 +289,28 @@ def test_hostile_problems_flow_as_certified():
     assert all(flow.is_as_certified for flow in flows)
 
 
-def test_a_flow_into_a_saddle_is_not_as_certified():
-    """What the attack would say of a certificate that is wrong."""
+def test_flows_that_are_not_as_certified():
+    """What the attack would say of certificates that are wrong."""
     plain = hostile_problems.SecondMoment(np.eye(2), np.ones(2), rank=None)
-    wrong = convergence.will_converge(0.9 * np.eye(2), np.eye(2), 2)
-    problem = hostile_problems.Problem(np.diag([-1.0, 1.0]), plain, wrong)
-    (flow,), refined = hostile_problems.integrate(
-        [problem], hostile_problems.Shape(2, 2)
+    close = 0.9 * np.eye(2)
+    certified = convergence.will_converge(close, np.eye(2), 2)
+
+    def problem(R, norm):
+        flow = [certified.flow[0]._replace(norm=norm)]
+        return hostile_problems.Problem(R, plain, certified._replace(flow=flow))
+
+    # Into a saddle, where the entry of R that is -1 stays at 0: of the risk of 4
+    # remains 1. And to layers of norm 1 - sqrt(0.9) = 0.0513.
+    flows, refined = hostile_problems.integrate(
+        [problem(np.diag([-1.0, 1.0]), 10.0), problem(close, 0.051)],
+        hostile_problems.Shape(2, 2),
     )
-    # The entry of R that is -1 stays at 0: of the risk of 4 remains 1.
-    assert (refined, flow.is_as_certified) == (1, False)
-    np.testing.assert_allclose(flow.risk_left, 0.25, rtol=1e-6)
+    into_the_saddle, too_far = flows
+    assert refined == 2
+    assert not into_the_saddle.is_as_certified
+    np.testing.assert_allclose(into_the_saddle.risk_left, 0.25, rtol=1e-6)
+    assert not too_far.is_as_certified
+    np.testing.assert_allclose(too_far.norm_share, (1 - 0.9**0.5) / 0.051, rtol=1e-6)
 
 
 def test_a_negative_determinant_is_never_certified():
