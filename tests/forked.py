@@ -212,19 +212,11 @@ def run(module: str, *arguments: object, ends: int | None = None, **where: Any):
     return finished
 
 
-def run_code(
-    code: str,
-    directory: pathlib.Path,
-    *arguments: object,
-    ends: int = 0,
-    starts_server: bool = False,
-):
+def run_code(code: str, directory: pathlib.Path, *arguments: object, ends: int = 0):
     """Runs `code` as the file example.py in `directory`."""
     file = directory / "example.py"
     file.write_text(code, encoding="utf-8")
-    return run(
-        str(file), *arguments, ends=ends, cwd=directory, starts_server=starts_server
-    )
+    return run(str(file), *arguments, ends=ends, cwd=directory)
 
 
 def shell(

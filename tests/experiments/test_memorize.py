@@ -102,6 +102,7 @@ def test_the_trade_builds_the_largest_groups():
 
 
 def test_random_whole_points_differ_or_are_refused():
+    # 20 numbers out of 256: about every second draw contains a repetition.
     for seed in range(20):
         x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
         assert len(np.unique(x, axis=0)) == 20

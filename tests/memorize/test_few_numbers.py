@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.measurements.memorize_points import distinct_whole_points
 from identity_matters import paper
 from identity_matters.flops import count_parameters
 from identity_matters.memorize import (
@@ -349,13 +348,6 @@ def test_a_group_without_a_constant_is_refused(monkeypatch):
     x, y = _problem(60, 4, 10)
     with pytest.raises(ValueError, match="no hash constant found for"):
         memorize_with_few_numbers(x, y, 10, group_points=14)
-
-
-def test_random_points_are_drawn_until_they_are_distinct():
-    # 20 numbers out of 256: about every second draw contains a repetition.
-    for seed in range(20):
-        x = distinct_whole_points(np.random.default_rng(seed), (20, 1))
-        assert len(np.unique(x, axis=0)) == 20
 
 
 @pytest.mark.parametrize(
