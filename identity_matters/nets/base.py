@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from identity_matters.checks import check_whole, non_negative_number, real_number
+from identity_matters.checks import (
+    check_choice,
+    check_whole,
+    non_negative_number,
+    real_number,
+)
 from identity_matters.nets.initializers import CONSTANTS, Drawn
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -122,7 +127,7 @@ def check(
       scales: the fields that must be at least 0 and finite.
       rates: the fields that must be at least 0 and below 1.
       switches: the fields that must be True or False.
-      choices: the allowed values of other fields, by name.
+      choices: the allowed texts of other fields, by name.
     Raises:
       ValueError: a field is out of range; with its value and what is allowed.
     """
@@ -140,7 +145,4 @@ def check(
         if not isinstance(value, (bool, np.bool_)):
             raise ValueError(f"{name} must be True or False, got {value!r}")
     for name, allowed in {"compute_dtype": COMPUTE_DTYPES, **(choices or {})}.items():
-        value = getattr(net, name)
-        if value not in tuple(allowed):
-            known = ", ".join(map(repr, allowed))
-            raise ValueError(f"{name} must be one of {known}, got {value!r}")
+        check_choice(name, getattr(net, name), allowed)

@@ -302,5 +302,7 @@ class ResNetImageNet(ResNet):
     large: ClassVar[bool] = True
 
     def blocks(self) -> tuple[int, ...]:
-        base.check(self, choices={"depth": IMAGENET_BLOCKS})
+        if self.depth not in IMAGENET_BLOCKS:
+            known = ", ".join(map(str, IMAGENET_BLOCKS))
+            raise ValueError(f"depth must be one of {known}, got {self.depth}")
         return IMAGENET_BLOCKS[self.depth]

@@ -39,7 +39,13 @@ NEEDED = {"mlp": {"depth": 5, "width": 6}}
         (
             "all_conv_residual",
             {"projection": "none"},
-            "one of 'fixed', 'trained', got 'none'",
+            "one of fixed, trained, got 'none'",
+        ),
+        # `in` compares an array entry by entry.
+        (
+            "mlp",
+            {"depth": 2, "width": 4, "activation": np.array(["relu"])},
+            "one of relu, linear, got array",
         ),
         (
             "all_conv_residual",
