@@ -93,7 +93,9 @@ def train(
       NonFiniteError: the training diverged.
     """
     net_source.check_is_linen(net)
-    _check_whole_numbers(steps, batch_examples, warmup_steps, seed)
+    check_whole("batch_examples", batch_examples)
+    if check_whole("seed", seed, 0) >= 2**32:
+        raise ValueError(f"seed must be less than 2^32, got {seed}")
     learning_rate = positive_number("learning_rate", learning_rate)
     relative = relative_schedule(
         schedule=schedule, steps=steps, warmup_steps=warmup_steps
@@ -135,17 +137,6 @@ def train(
     )
     trained = {name: state[name] for name in COLLECTIONS}
     return trained_net.TrainedNet(net, trained, preprocessing), train_records
-
-
-def _check_whole_numbers(
-    steps: int, batch_examples: int, warmup_steps: int, seed: int
-) -> None:
-    """Raises ValueError unless all are whole and in their range."""
-    if check_whole("seed", seed, 0) >= 2**32:
-        raise ValueError(f"seed must be less than 2^32, got {seed}")
-    check_whole("steps", steps)
-    check_whole("batch_examples", batch_examples)
-    check_whole("warmup_steps", warmup_steps, 0)
 
 
 def _training_images(x: Any, normalization: str) -> np.ndarray:
