@@ -59,9 +59,9 @@ def largest(records: list[dict], name: str, default=None):
     return max((record[name] for record in records), default=default)
 
 
-def least(records: list[dict], name: str, default=None):
-    """The least value of one field; `default` without records."""
-    return min((record[name] for record in records), default=default)
+def least(records: list[dict], name: str):
+    """The least value of one field; None without records."""
+    return min((record[name] for record in records), default=None)
 
 
 def joined(records: list[dict], name: str) -> np.ndarray:

@@ -134,10 +134,6 @@ def _with_links(text: str, directory: pathlib.Path) -> Markdown:
     return Markdown(_PAGE_OF_DOCS.sub(link, text))
 
 
-def _bash(command: str) -> Markdown:
-    return markdown.code_block(command, "bash")
-
-
 # `finalize` escapes the value of each expression of a template, so none is forgotten.
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
@@ -147,7 +143,7 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {
-    "bash": _bash,
+    "bash": markdown.bash,
     "summary": markdown.summary,
     "table": markdown.table,
     "table_file": _table_file,

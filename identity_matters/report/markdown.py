@@ -101,11 +101,11 @@ def code(text: object) -> Markdown:
     return Markdown(f"{fence}{blank}{shown}{blank}{fence}")
 
 
-def code_block(text: object, language: str) -> Markdown:
-    """`text` as one line of code in a block of its own."""
-    shown = visible(text)
+def bash(command: object) -> Markdown:
+    """`command` as one line in a block of its own."""
+    shown = visible(command)
     fence = "`" * max(3, _longest_row_of_ticks(shown) + 1)
-    return Markdown(f"{fence}{language}\n{shown}\n{fence}")
+    return Markdown(f"{fence}bash\n{shown}\n{fence}")
 
 
 def _longest_row_of_ticks(text: str) -> int:

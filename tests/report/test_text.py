@@ -49,7 +49,7 @@ def test_text_of_a_run_is_read_as_it_stands(text):
         text,
         markdown.Markdown("<details>"),
         markdown.summary(text),
-        markdown.code_block(text, "bash"),
+        markdown.bash(text),
         markdown.code(text),
         markdown.Markdown("</details>"),
     ]

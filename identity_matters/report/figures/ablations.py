@@ -75,7 +75,7 @@ def _mark_divergence(axes: Any, losses: Points) -> None:
 
     Of several such ends the highest decides.
     """
-    ends = ends_of_diverged(losses, "net", "step")
+    ends = ends_of_diverged(losses, "net")
     heights = [min(end["loss"], _LARGEST_LOSS) for end in ends]
     for end, height in zip(ends, heights, strict=True):
         axes.annotate(" diverges", (end["step"], height), va="top")

@@ -51,7 +51,7 @@ def draw_convergence(points: Points, canvas: Canvas) -> None:
                 **looks,
             )
         training = [row for row in in_panel if row["kind"] == "train"]
-        for end in ends_of_diverged(training, "kind", "step"):
+        for end in ends_of_diverged(training, "kind"):
             axes.annotate(
                 "diverges",
                 xy=(end["step"], end["error_percent"]),

@@ -230,18 +230,17 @@ def curve_to_its_end(axes: Any, points: Points, x: str, y: str, **options: Any) 
         curve(axes, part, x, y, **options)
 
 
-def ends_of_diverged(points: Points, names: str, x: str) -> Points:
+def ends_of_diverged(points: Points, names: str) -> Points:
     """The last point of each training that diverged.
 
     Args:
       points: of trainings; the column "diverged" says which of them did.
       names: the columns, separated by spaces, that tell trainings apart, without the
         seed.
-      x: the column in which the last point has the largest value.
     """
     diverged = [point for point in points if point["diverged"]]
     return [
-        max(of_training, key=operator.itemgetter(x))
+        max(of_training, key=operator.itemgetter("step"))
         for of_training in split(diverged, f"{names} seed").values()
     ]
 
