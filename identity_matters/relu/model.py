@@ -11,6 +11,10 @@ import numpy as np
 from identity_matters import checks
 from identity_matters.array_types import Array, jit_of_array_trees
 
+# Accelerators would round float32 operands to TF32 or bfloat16, by more than
+# `rounding` allows for.
+_matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
 
 class Blocks(NamedTuple):
     """The weights of l residual blocks.
@@ -132,7 +136,7 @@ def forward(
     """
     _check_shapes_of_blocks("net", blocks)
     _check_shapes_of_maps(problem, dimension=blocks.U.shape[2])
-    h = jnp.asarray(problem.x @ problem.A.T)
+    h = _matmul(problem.x, problem.A.T)
     needed = (len(blocks.U), *h.shape)
     if added is not None and added.shape != needed:
         raise ValueError(f"added must have shape {needed}, got {added.shape}")
@@ -140,14 +144,14 @@ def forward(
     pre_activations = []
     for j in range(blocks.U.shape[0]):
         bias = 0.0 if blocks.s is None else blocks.s[j][None]
-        pre = h @ blocks.U[j].T + bias
+        pre = _matmul(h, blocks.U[j].T) + bias
         inputs.append(h)
         pre_activations.append(pre)
-        h = h + jax.nn.relu(pre) @ blocks.V[j].T
+        h = h + _matmul(jax.nn.relu(pre), blocks.V[j].T)
         if added is not None:
             h = h + added[j]
     return ForwardPass(
-        predictions=h @ problem.B.T,
+        predictions=_matmul(h, problem.B.T),
         inputs=jnp.stack(inputs),
         pre_activations=jnp.stack(pre_activations),
     )

@@ -117,12 +117,25 @@ def test_a_forward_pass_takes_rows_of_its_features_alone(name):
             run(network, wrong)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [np.uint8, np.int64, np.float16, jnp.bfloat16, np.float64]
+)
 def test_a_forward_pass_converts_other_types_as_apply_does(float32, dtype):
     x = np.abs(X).astype(dtype)
-    np.testing.assert_array_equal(
-        forward(float32.network, x), apply(float32.network, x)
-    )
+    outputs = forward(float32.network, x)
+    assert outputs.dtype == np.float32
+    np.testing.assert_array_equal(outputs, apply(float32.network, x))
+
+
+def test_float32_inputs_keep_small_entries_in_a_float64_network():
+    """2^-30 next to 1 is below the grid of a float32 input map, which dropped it."""
+    x = np.array([[1, 0], [1, 2.0**-30], [1, 2.0**-29]], np.float32)
+    y = np.array([0, 1, 2])
+    network, certificate = memorize(x, y, dtype=np.float64)
+    assert certificate.holds
+    outputs = forward(network, x)
+    np.testing.assert_array_equal(outputs.argmax(axis=1), y)
+    np.testing.assert_array_equal(outputs, apply(network, x))
 
 
 def test_masked_labels_are_refused(float32):

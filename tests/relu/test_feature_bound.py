@@ -111,6 +111,18 @@ def test_rounding_promises_nothing_where_squares_are_below_float64():
         assert feature_bound.coefficient(blocks, problem) == 0
 
 
+def test_products_of_float32_ask_for_full_precision():
+    """The allowance is for float32. TF32, which GPUs take otherwise, rounds by more."""
+    net = Blocks(np.zeros((2, 4, 3)), np.zeros((2, 3, 4)), np.zeros((2, 4)))
+    plain = problems.plain_problem(np.ones((3, 3)), np.ones((3, 3)))
+    single = jax.tree.map(np.float32, (net, plain))
+    lowered = feature_bound.bound_and_squared_gradient.lower(*single).as_text()
+    products = [line for line in lowered.splitlines() if "dot_general" in line]
+    # The maps and two in each block, forward and backward.
+    assert len(products) >= 10
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", [0.01, 0.5, 0.95])
 def test_the_bound_holds_on_random_nets(norm):

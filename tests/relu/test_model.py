@@ -184,6 +184,30 @@ def test_dead_share_on_a_ball_by_hand():
         (1 - np.sqrt(0.5)) / 2
     )
     assert critical_points.dead_share_on_ball(5, 0.0) == pytest.approx(0.5)
+    # A square beyond float64 leaves no share.
+    assert critical_points.dead_share_on_ball(2, 1e200) == 0
+
+
+@pytest.mark.parametrize(
+    ("bias", "share"),
+    # With biases the quarter of `test_dead_share_on_a_ball_by_hand`. Without, u must be
+    # more than a right angle from both (1, 0) and (1, 1): 135 of 360 degrees.
+    [(True, 1 / 4), (False, 3 / 8)],
+)
+def test_a_net_is_dead_if_all_of_its_units_are(bias, share):
+    """N7: independent Gaussian rows, two blocks of two units, and any V."""
+    x = np.array([[1.0], [-1.0]]) if bias else np.array([[1.0, 0.0], [1.0, 1.0]])
+    d = x.shape[1]
+    rng = np.random.default_rng(0)
+    count = 40_000
+    nets = Blocks(
+        U=rng.standard_normal((count, 2, 2, d)),
+        V=1e3 * rng.standard_normal((count, 2, d, 2)),
+        s=rng.standard_normal((count, 2, 2)) if bias else None,
+    )
+    dead = critical_points.strictly_dead(nets, problems.plain_problem(x, x))
+    deviation = np.sqrt(share**4 * (1 - share**4) / count)
+    assert np.mean(dead) == pytest.approx(share**4, abs=4 * deviation)
 
 
 @pytest.mark.slow
