@@ -243,6 +243,22 @@ def test_ten_log_n_over_rho_squared_is_too_narrow():
     assert inside < F(917, 1000) and inside**n < F(2, 10000)
 
 
+def test_what_a_bias_for_each_unit_needs_of_the_width():
+    """What P10 says is true: of the distances of points, and of surrogate labels."""
+    for rho in (F(n, 50) for n in range(1, 201)):
+        e = rho / (2 + rho)
+        assert rho * (1 - e) == 2 * e
+    for e in (F(n, 200) for n in range(1, 91)):
+        # A unit vector q and z, |z|^2 within e of 1, with <q, z> = t |z|:
+        # |q - z|^2 > 2 e, that is (1 + |z|^2 - 2 e)^2 > 4 t^2 |z|^2.
+        t_squared = (1 - F(3, 2) * e) ** 2 / (1 + e)
+        for z_squared in (1 + e * F(n, 10) for n in range(-10, 11)):
+            assert (1 + z_squared - 2 * e) ** 2 > 4 * t_squared * z_squared
+        assert t_squared / 2 >= e**2 / 4 - e**3 / 6
+    e = F(46, 100)
+    assert (1 - F(3, 2) * e) ** 2 / (1 + e) / 2 < e**2 / 4 - e**3 / 6
+
+
 def test_standard_normal_entries_do_not_keep_norms():
     # P(chi^2_12 <= 5/3) is 1 - e^(-5/6) times the sum.
     half = F(5, 6)
@@ -270,6 +286,10 @@ def test_random_unit_vectors_come_closer_than_printed():
     for r, k in ((2, 3), (100, 19)):
         assert exp_bounds(F(k, 4))[0] > r  # k > 4 log r
     assert share_of_close_pairs(3) == F(1, 4)
+    # The measure of the cap in P10, with t = 1/2.
+    for k in (3, 5, 19, 51):
+        cap = F(1, 2) * F(3, 4) ** ((k - 1) // 2)
+        assert share_of_close_pairs(k) <= cap < 1 / exp_bounds(F(k, 8))[1]
     share = share_of_close_pairs(19)
     pairs = math.comb(100, 2)
     assert share == F(106384445, 2**33) and 61 < pairs * share < 62
