@@ -89,3 +89,10 @@ def test_the_page_counts_the_files_that_a_step_passes():
     first = named.index("identity_matters/train/loop.py")
     last = named.index("identity_matters/runs/run_dir.py")
     assert len(set(named[first : last + 1])) == of_a_step
+
+
+def test_a_relative_tolerance_of_a_test_is_the_whole_tolerance():
+    """As `tests/conftest.py` says; pytest's own would take any number below 1e-12."""
+    expected = pytest.approx(1e-13, rel=1e-2)
+    assert expected == 1.009e-13
+    assert expected != 1.011e-13
