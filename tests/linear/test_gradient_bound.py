@@ -81,6 +81,19 @@ def test_the_bound_is_not_above_the_exact_gradient(error_log10):
     assert error_log10 > -16 or min(shares) == 0
 
 
+def test_the_bound_of_one_number_is_rounded_down():
+    """A = 0, l = d = 1, where nothing but single roundings is subtracted."""
+    rng = np.random.default_rng(0)
+    A = np.zeros((1, 1, 1))
+    for _ in range(100):
+        r, sigma = rng.uniform(0.1, 2.0, 2)
+        bound = gradient_bound.gradient_lower_bound(
+            A, np.full((1, 1), r), np.full((1, 1), sigma)
+        )
+        exact = 4 * ((1 - fractions.Fraction(r)) * fractions.Fraction(sigma)) ** 2
+        assert exact * (1 - fractions.Fraction(1e-13)) <= bound <= exact
+
+
 @pytest.mark.parametrize("rotated", [False, True])
 @pytest.mark.parametrize("least", [1e-4, 1e-13, 2e-14, 1e-15, 1e-17])
 def test_small_eigenvalues_do_not_lift_the_bound_above_the_gradient(least, rotated):
