@@ -94,6 +94,24 @@ def test_the_bound_of_one_number_is_rounded_down():
         assert exact * (1 - fractions.Fraction(1e-13)) <= bound <= exact
 
 
+def test_the_rounding_of_tau_does_not_lift_the_bound():
+    """1 - tau is 1e-6, known to 10 digits. E lies where the layers are least."""
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(20):
+        S = random_matrices.orthogonal(rng, (), 2)
+        layer = (1e-6 - 1) * (S @ S.T)
+        least = np.linalg.eigh(layer)[1][:, :1]
+        A = np.stack([layer, layer])
+        R = np.asarray(model.product(A)) - least @ least.T
+        bound = fractions.Fraction(gradient_bound.gradient_lower_bound(A, R, np.eye(2)))
+        exact = exact_squared_gradient(A, R, np.eye(2))
+        assert bound <= exact
+        shares.append(float(bound / exact))
+    # (1 - tau)^2, of a tau that may be off by 16 roundings.
+    assert min(shares) > 1 - 2 * 17 * 2.0**-52 / 1e-6
+
+
 @pytest.mark.parametrize("rotated", [False, True])
 @pytest.mark.parametrize("least", [1e-4, 1e-13, 2e-14, 1e-15, 1e-17])
 def test_small_eigenvalues_do_not_lift_the_bound_above_the_gradient(least, rotated):

@@ -147,6 +147,22 @@ def test_a_page_may_neither_run_nor_fetch_anything(tmp_path):
     assert f"style-src 'sha256-{digest}'" in policy
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "<p>",
+        "<p></b>",
+        "<script></script>",
+        '<img src="https://evil.example/x.png">',
+        '<link href="style.css">',
+        '<p id="a"></p><p id="a"></p>',
+    ],
+)
+def test_a_page_that_is_wrong_is_seen(wrong):
+    with pytest.raises(AssertionError):
+        Checked(wrong)
+
+
 def test_every_environment_of_a_run_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "FIGURES", ())
     path = write_run(tmp_path / "local")
