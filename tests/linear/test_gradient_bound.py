@@ -35,18 +35,18 @@ def test_corrected_form_is_tight(depth, tau):
     assert ratio == pytest.approx(1, rel=3e-12)
 
 
+def exact_matrix(matrix):
+    return np.array([[fractions.Fraction(x) for x in row] for row in matrix.tolist()])
+
+
 def exact_squared_gradient(A, R, Sigma):
     """``||grad f||_F^2`` of float64 matrices, in fractions."""
-
-    def exact(matrix):
-        return np.array([[fractions.Fraction(x) for x in row] for row in matrix])
-
-    identity = exact(np.eye(len(R)))
-    factors = [identity + exact(layer) for layer in A.tolist()]
+    identity = exact_matrix(np.eye(len(R)))
+    factors = [identity + exact_matrix(layer) for layer in A]
     inputs = [identity]
     for factor in factors:
         inputs.append(factor @ inputs[-1])
-    pulled = 2 * (inputs.pop() - exact(R.tolist())) @ exact(Sigma.tolist())
+    pulled = 2 * (inputs.pop() - exact_matrix(R)) @ exact_matrix(Sigma)
     total = 0
     for factor, before in zip(reversed(factors), reversed(inputs), strict=True):
         total += np.sum((pulled @ before.T) ** 2)
@@ -94,6 +94,22 @@ def test_the_bound_of_one_number_is_rounded_down():
         assert exact * (1 - fractions.Fraction(1e-13)) <= bound <= exact
 
 
+def test_the_product_of_layers_is_off_by_at_most_its_bound():
+    """Each layer shrinks some directions and stretches others."""
+    rng = np.random.default_rng(2)
+    shares = []
+    for _ in range(60):
+        S = random_matrices.orthogonal(rng, (12,), 2)
+        A = (S * rng.choice([-0.99, 0.99], (12, 1, 2))) @ np.swapaxes(S, 1, 2)
+        exact = exact_matrix(np.eye(2))
+        for layer in A:
+            exact = exact + exact_matrix(layer) @ exact
+        product, error = gradient_bound._product(A)
+        off = np.linalg.norm((exact_matrix(product) - exact).astype(float))
+        shares.append(off / error)
+    assert 1 / 100 < max(shares) < 1
+
+
 def test_the_rounding_of_tau_does_not_lift_the_bound():
     """1 - tau is 1e-6, known to 10 digits. E lies where the layers are least."""
     rng = np.random.default_rng(0)
@@ -110,6 +126,9 @@ def test_the_rounding_of_tau_does_not_lift_the_bound():
         shares.append(float(bound / exact))
     # (1 - tau)^2, of a tau that may be off by 16 roundings.
     assert min(shares) > 1 - 2 * 17 * 2.0**-52 / 1e-6
+    # If tau may be 1, the bound says nothing, and (1 - tau)^2 nothing else.
+    A = np.tile((2.0**-53 - 1) * np.eye(2), (2, 1, 1))
+    assert gradient_bound.gradient_lower_bound(A, np.eye(2), np.eye(2)) == 0
 
 
 @pytest.mark.parametrize("rotated", [False, True])
@@ -367,12 +386,26 @@ def test_refused(function, change, message):
     [
         # Outside the ball the power of 1 - tau is positive all the same.
         ({"A": np.full((2, 3, 1, 1), 1.5)}, r"needs \|\|\|A\|\|\| < 1, got 1.5"),
+        (
+            {"A": np.array([0.0, 1.5])[:, None, None, None] * np.ones((2, 3, 1, 1))},
+            r"needs \|\|\|A\|\|\| < 1, got 1.5",
+        ),
         ({"depth": np.array([3, 5])}, "depth must be from 1 to 3"),
+        ({"depth": np.array([0, 3])}, "depth must be from 1 to 3"),
         ({"depth": np.array([3, 2])}, "A must be 0 in all layers from depth on"),
         ({"depth": np.array([3.0, 3.0])}, "depth must be a whole number, or 2 of them"),
         ({"R": np.ones((1, 1))}, "R must be 2 x 1 x 1"),
         ({"A": 0.5}, r"A must be \[n, max_depth, d, d\], got shape \(\)"),
         ({"Sigma": 1.0}, r"Sigma must be 2 x 1 x 1, .* got shape \(\)"),
+        (
+            {
+                "A": np.zeros((1, 1, 2, 2)),
+                "R": np.zeros((1, 2, 2)),
+                "Sigma": np.array([[[1.0, 0.5], [0.0, 1.0]]]),
+                "depth": 1,
+            },
+            "Sigma must be symmetric",
+        ),
     ],
 )
 @pytest.mark.parametrize("form", gradient_bound.FORMS)
