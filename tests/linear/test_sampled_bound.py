@@ -469,6 +469,8 @@ def test_problems_are_checked():
         ({"left": 24}, "holds"),
         ({"risk_bound": 3.1}, "undecided"),
         ({"certified": False}, "undecided"),
+        # A bound above 1 says nothing.
+        ({"failure_probability": 1.2, "left": 100}, "holds"),
     ],
 )
 def test_the_bounds_are_judged(changed, said):
