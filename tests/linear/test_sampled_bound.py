@@ -418,6 +418,17 @@ def test_the_least_batch():
     )
 
 
+@pytest.mark.parametrize("radius", [1e-5, 0.5])
+def test_the_floor_is_that_of_s1_times_what_s7_says(radius):
+    """For small steps; the factor tends to 1 for b -> 0 at R = I, Sigma = I."""
+    problem = sampled.make_problem(np.eye(3), np.eye(3), 0.1)
+    descent = {"depth": 4, "learning_rate": 1e-7, "batch_examples": 8}
+    certificate = sampled_bound.certify(problem, **descent, updates=1, radius=radius)
+    floor = sampled_bound.noise_floor(np.ones(3), np.ones(3), **descent, noise_std=0.1)
+    factor = math.exp(5 * radius) * (2 * math.exp(radius) - 1)
+    assert certificate.floor == pytest.approx(factor * floor, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -62,17 +62,43 @@ def test_the_input_map_has_the_same_bits_in_every_order(features, dtype):
     assert np.array_equal(
         np.asarray(input_map.project(A_0[:, order], x[:, order])).T, expected
     )
-    # In fractions: x is rounded to a grid, then each sum of two numbers once.
-    unit = fractions.Fraction(float(np.finfo(dtype).eps)) / 2
-    for row, h in zip(x[:4], expected[:4], strict=True):
+    assert _largest_share_of_error(A_0, x[:4], expected[:4]) <= 1
+
+
+def _largest_share_of_error(A_0, x, h) -> float:
+    """The largest error of h over what E9 allows, in fractions.
+
+    x is rounded to a grid, then each sum of two numbers once.
+    """
+    unit = fractions.Fraction(float(np.finfo(x.dtype).eps)) / 2
+    shares = []
+    for row, h_of_row in zip(x, h, strict=True):
         exact_row = [fractions.Fraction(float(entry)) for entry in row]
         largest = max(map(abs, exact_row))
-        for weights, value in zip(A_0, h, strict=True):
+        for weights, value in zip(A_0, h_of_row, strict=True):
             exact_weights = [fractions.Fraction(float(weight)) for weight in weights]
             pairs = zip(exact_weights, exact_row, strict=True)
             exact = sum(weight * entry for weight, entry in pairs)
             allowed = unit * (abs(exact) + 2 * sum(map(abs, exact_weights)) * largest)
-            assert abs(fractions.Fraction(float(value)) - exact) <= allowed
+            error = abs(fractions.Fraction(float(value)) - exact)
+            shares.append(float(error / allowed) if error else 0.0)
+    return max(shares)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_grid_is_fine_enough_down_to_the_size_that_is_stated(dtype):
+    """2^(beta - 2) times the least normal number; far below it, steps are too large."""
+    _, piece_bits, _ = input_map.slicing(3, dtype)
+    rng = np.random.default_rng(0)
+    A_0 = input_map.round_map(2.0**40 * rng.standard_normal((2, 3)).astype(dtype))
+    x = rng.uniform(0.5, 1, (20, 3)).astype(dtype)
+    x[:, 0] = 1
+    share_of_error = {}
+    for doublings in (piece_bits - 2, 1):
+        tiny = x * (np.finfo(dtype).tiny * np.dtype(dtype).type(2) ** doublings)
+        h = np.asarray(input_map.project(A_0, tiny)).T
+        share_of_error[doublings] = _largest_share_of_error(A_0, tiny, h)
+    assert share_of_error[piece_bits - 2] <= 1 < share_of_error[1]
 
 
 @pytest.mark.slow
