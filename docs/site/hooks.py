@@ -45,6 +45,7 @@ ASSETS = (
     "results/tables/*",
     "results/report.html",
 )
+MOST_LATEX_IN_LINE = 45  # characters; a longer formula may be wider than a telephone
 REPORT = "results/report.html"
 # MathML needs a font that has all sizes of brackets; few machines have one.
 MATH_FONT = importlib.metadata.distribution("ziamath").locate_file(
@@ -218,7 +219,8 @@ class Notation(Extension):
         # Before fences, whose priority is 25.
         md.preprocessors.register(Doctests(md), "doctests", 30)
         # Before backticks, whose priority is 190, make code of what is between them.
-        md.inlinePatterns.register(InlineMath(r"\$`([^`]+)`\$", md), "math", 195)
+        formula = r"(\(?)\$`([^`]+)`\$([.,:;?)]*)"
+        md.inlinePatterns.register(InlineMath(formula, md), "math", 195)
         # After links are made (20), and before mkdocs reads them (0).
         md.treeprocessors.register(Links(md), "repository_links", 10)
 
@@ -241,11 +243,18 @@ class Doctests(Preprocessor):
 
 
 class InlineMath(InlineProcessor):
-    """A formula between dollar-backtick pairs."""
+    """A formula between dollar-backtick pairs, and the punctuation that belongs to it.
+
+    A line may break before and after a formula in MathML, so that a period behind it
+    could begin the next line.
+    """
 
     def handleMatch(self, m, data):
-        stored = self.md.htmlStash.store(mathml(m[1], displaystyle=False))
-        return stored, m.start(0), m.end(0)
+        opening, latex, punctuation = m.groups()
+        formula = mathml(latex, displaystyle=False)
+        kind = "long-formula" if len(latex) > MOST_LATEX_IN_LINE else "formula-in-line"
+        text = f'<span class="{kind}">{opening}{formula}{punctuation}</span>'
+        return self.md.htmlStash.store(text), m.start(0), m.end(0)
 
 
 class Links(Treeprocessor):

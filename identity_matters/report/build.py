@@ -9,6 +9,7 @@ import functools
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jinja2
@@ -231,6 +232,14 @@ def _findings(collection: Collection) -> list[tuple[paper.Finding, Markdown]]:
     return filled
 
 
+def _introduction(collection: Collection) -> Iterator[str]:
+    """The paragraphs of the introduction whose values are all in the collection."""
+    for paragraph in paper.REPORT["introduction"]:
+        with contextlib.suppress(MissingValueError):
+            text, _ = fill(paragraph, collection.groups)
+            yield text
+
+
 def _pictures(
     collections: list[Collection],
     aside: pathlib.Path,
@@ -342,8 +351,7 @@ def _markdown(
     page_text = _TEMPLATES.get_template("report.md.jinja").render(
         title=Markdown(paper.REPORT["title"]),
         introduction=[
-            _with_links(paragraph, directory)
-            for paragraph in paper.REPORT["introduction"]
+            _with_links(paragraph, directory) for paragraph in _introduction(reference)
         ],
         findings=findings,
         claims=tables.claims_table(paper.CLAIMS.values(), collections),

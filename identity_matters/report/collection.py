@@ -72,16 +72,20 @@ class Group:
             ]
             text = "undecided"
             if deciding:
-                seeds = max(len(self.runs), needed)
-                text += f" ({self._of_seeds(deciding, seeds)})"
+                text += f" ({self._of_seeds(deciding, len(self.runs), needed)})"
         # A claim that "holds" is proved; the runs only tried to refute it.
         return text.replace("holds", "holds (proved)")
 
     @staticmethod
-    def _of_seeds(counts: list[tuple[str, int]], seeds: int) -> str:
-        """Such as "reproduced for 2, undecided for 1 of 3 seeds"."""
-        each = [f"{verdict} for {count}" for verdict, count in counts]
-        return f"{', '.join(each)} of {seeds}{_OF_SEEDS}"
+    def _of_seeds(counts: list[tuple[str, int]], seeds: int, needed: int = 1) -> str:
+        """Such as "reproduced for 2, undecided for 1 of 3 seeds".
+
+        With fewer seeds than needed, such as "reproduced for 1 of 1, and it takes 3
+        seeds".
+        """
+        each = ", ".join(f"{verdict} for {count}" for verdict, count in counts)
+        takes = f", and it takes {needed}" if seeds < needed else ""
+        return f"{each} of {seeds}{takes}{_OF_SEEDS}"
 
     @property
     def _seeds_needed(self) -> int:

@@ -19,6 +19,7 @@ _WHOLE_PARTS_BELOW = 10**6
 # The fraction of a float: nobody needs that of 1,234.5, even if five digits were asked
 # for.
 _FRACTIONS_BELOW = 1000
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def _is_number(value: Any) -> bool:
@@ -98,7 +99,7 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
     rounded so that it bounds all of them.
 
     >>> [in_words(x) for x in ([4, 8, 4], [0.6012, 0.6026], [50_000], [1.6e32])]
-    ['4–8', '0.60', '50,000', '1.6 × 10^32']
+    ['4–8', '0.60', '50,000', '1.6 × 10³²']
     >>> [in_words([0.6386, 0.6412], extreme=extreme) for extreme in ("min", "max")]
     ['0.63', '0.65']
     """
@@ -110,7 +111,7 @@ def in_words(values: list, digits: int = 2, extreme: str = "") -> str:
         return _end_in_words(max(values), digits, extreme)
     ends = [_end_in_words(end, digits) for end in (min(values), max(values))]
     # A dash behind an exponent, or before a sign, would be read as a minus.
-    has_sign_or_exponent = any("-" in end or "^" in end for end in ends)
+    has_sign_or_exponent = any("-" in end or "×" in end for end in ends)
     return (" to " if has_sign_or_exponent else "–").join(dict.fromkeys(ends))
 
 
@@ -129,11 +130,13 @@ def _end_in_words(value: float, digits: int, extreme: str = "") -> str:
 
 
 def _with_power_of_ten(text: str) -> str:
-    """The text of a number with its exponent, if any, as in 1.6 × 10^32."""
+    """The text of a number with its exponent, if any, as in 1.6 × 10³²."""
     mantissa, _, exponent = text.partition("e")
     # "#" leaves a point behind the last digit: "12.", "1.e-11".
     mantissa = mantissa.removesuffix(".")
-    return f"{mantissa} × 10^{int(exponent)}" if exponent else mantissa
+    if not exponent:
+        return mantissa
+    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
 
 
 def _bound(value: float, digits: int, extreme: str) -> float:

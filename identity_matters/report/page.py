@@ -28,6 +28,14 @@ from identity_matters.report.collection import seeds_disagree
 _PAGE = pathlib.Path(__file__).with_suffix(".html")
 _STYLE = pathlib.Path(__file__).with_suffix(".css")
 _BAR = '<mo stretchy="false">&#x0007C;</mo>'
+_THIN_SPACE = '<mspace width="0.167em" />'
+# LaTeX leaves a thin space between log and a factor, as in n log n, but none in log(n).
+_FUNCTION_AFTER_FACTOR = re.compile(
+    r"(</(?:mi|mn|mfrac|mstyle|msub|msup)>)(<mi>[a-z]{2,}</mi>)"
+)
+_FUNCTION_OF_SYMBOL = re.compile(
+    r"(<mi>[a-z]{2,}</mi>)(?!<mo stretchy=\"false\">&#x00028;|</)"
+)
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")
 # Verdict of a run -> the class of a cell that begins with it; page.css has the colors.
@@ -216,13 +224,21 @@ def _fence(
     # Words in MathML do not wrap on a narrow screen.
     if words := re.fullmatch(r"\\text\{([^{}]*)\}", latex):
         return f'<div class="formula words">{html.escape(words[1])}</div>\n'
+    return (
+        '<div class="formula" tabindex="0" role="region"'
+        f' aria-label="formula">{_mathml(latex)}</div>\n'
+    )
+
+
+def _mathml(latex: str) -> str:
+    """A formula as MathML, with what latex2mathml leaves out of LaTeX's look."""
     math = latex2mathml.converter.convert(latex, display="block")
     # The three bars of |||A||| are one symbol, which LaTeX spells as three.
     math = math.replace(3 * _BAR, '<mo stretchy="false" lspace="0" rspace="0">|||</mo>')
-    return (
-        '<div class="formula" tabindex="0" role="region"'
-        f' aria-label="formula">{math}</div>\n'
-    )
+    # \sim is a relation, with space around it; it becomes an identifier.
+    math = math.replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
+    math = _FUNCTION_AFTER_FACTOR.sub(rf"\1{_THIN_SPACE}\2", math)
+    return _FUNCTION_OF_SYMBOL.sub(rf"\1{_THIN_SPACE}", math)
 
 
 def _image(

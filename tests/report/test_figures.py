@@ -12,6 +12,7 @@ from experiments import landscape as landscape_experiment
 from identity_matters import paper, runs
 from identity_matters.report import collection, figures, numbers, tables
 from identity_matters.report.figures import (
+    deep_mlp,
     drawing,
     factorization,
     landscape,
@@ -216,6 +217,28 @@ def test_a_figure_says_what_its_medians_are_of():
     assert "median of 2 values;" in note([(0, 1.0), (0, 2.0)])
 
 
+def test_panels_of_different_numbers_of_seeds_say_how_many():
+    """Else one could take a panel of one seed for one in which the seeds agree."""
+
+    def titles(*seeds_of_panels):
+        canvas = drawing.Canvas()
+        points = [
+            {"net": f"net {number}", "seed": seed, "x": 1, "y": 1.0}
+            for number, seeds in enumerate(seeds_of_panels)
+            for seed in range(seeds)
+        ]
+        for axes, in_panel in drawing.panels(canvas, points, "net"):
+            drawing.curve(axes, in_panel, "x", "y")
+        drawing.finish(canvas)
+        return [axes.get_title() for axes in canvas.axes], canvas.get_suptitle()
+
+    names, note = titles(1, 3)
+    assert names == ["net 0, n = 1", "net 1, n = 3"]
+    assert "median of 1 to 3 seeds;" in note
+    names, _ = titles(3, 3)
+    assert names == ["net 0", "net 1"]
+
+
 def test_a_logarithmic_axis_of_less_than_two_decades_has_plain_numbers():
     def labels(top):
         canvas = drawing.Canvas()
@@ -263,12 +286,14 @@ def test_a_draw_that_stops_before_the_last_update_has_diverged():
         (figure,) = (f for f in figures.FIGURES if f.name == "linear_training_noise")
         figure.draw(registry.points_of(figure, run), canvas)
         (axes,) = canvas.axes
-        # Each draw has a line of its own; those of the legend are empty.
+        # The lines of the legend are empty.
         lines = [line for line in axes.lines if len(line.get_xdata())]
-        return sorted(line.get_marker() for line in lines)
+        marked = sorted(line.get_marker() for line in lines)
+        return marked, [text.get_text() for text in axes.texts]
 
-    assert ends(0, 1, 2) == ["*", "o", "x"]
-    assert ends(0, 1) == ["*", "o"]
+    assert ends(0, 1, 2) == (["*", "o", "x"], ["1", "1"])
+    assert ends(0, 1) == (["*", "o"], ["1"])
+    assert ends(0, 1, 1) == (["*", "o"], ["2"])  # on one another, and counted
 
 
 def comparison(variant, arms, seed=0):
@@ -316,9 +341,29 @@ def test_the_identity_is_compared_over_depth_and_failures_are_marked():
     canvas, points = drawn_comparison("identity", run, other)
     assert {row["arm"] for row in points} == {"identity", "plain_paper"}
     train, test = canvas.axes
-    assert marks(test, "identity") == [(7, 10), (31, 8)]
-    assert marks(train, "identity") == [(7, 5), (31, 4)]
+    with_identity = "with the identity, paper's start"
+    assert marks(test, with_identity) == [(7, 10), (31, 8)]
+    assert marks(train, with_identity) == [(7, 5), (31, 4)]
     assert marks(test, "failed") == [(7, 90), (31, 100)]
+
+
+def test_an_arm_has_the_colour_of_the_same_net_among_the_perceptrons():
+    """The order of the dicts gives the colours."""
+    arms = [
+        "identity",
+        "plain_paper",
+        "plain_unit_variance",
+        "plain_delta_orthogonal",
+    ]
+    run = comparison("digits/identity", {f"{arm}/7": (0.1, 9.0) for arm in arms[::-1]})
+    canvas, _ = drawn_comparison("identity", run)
+    _, test = canvas.axes
+    colours = {line.get_label(): line.get_color() for line in test.lines}
+    assert list(colours.values())[:4] == list(style.COLOURS[:4])
+    perceptrons = [label.split(",")[0] for label in deep_mlp.NETS.values()]
+    assert [label.split(",")[0] for label in list(colours)[:4]] == perceptrons
+    assert list(deep_mlp.NETS)[-1] == (False, "orthogonal")
+    assert "orthogonal" in list(colours)[3]
 
 
 def test_starts_are_compared_with_their_tuned_rates():
@@ -331,11 +376,23 @@ def test_starts_are_compared_with_their_tuned_rates():
     canvas, _ = drawn_comparison("starts", *seeds)
     first, second = canvas.axes
     names = [label.get_text() for label in first.get_yticklabels()]
-    assert names == ["he, rate 0.03", "paper, rate 0.1 or 0.3"]
+    assert names == ["He, rate 0.03", "paper, rate 0.1 or 0.3"]
     assert [label.get_text() for label in second.get_yticklabels()] == [
         "gate, rate 0.1"
     ]
     assert marks(first, "failed") == [(100, 0)]
+
+
+def test_seeds_that_failed_are_counted_where_their_crosses_lie_on_one_another():
+    seeds = [
+        comparison("cifar10/initialisation", {"paper": (0.1, error)}, seed)
+        for seed, error in enumerate((None, 20.0, None))
+    ]
+    canvas, _ = drawn_comparison("starts", *seeds)
+    (axes,) = canvas.axes
+    assert axes.get_title() == "CIFAR-10, initialisation"
+    assert marks(axes, "failed") == [(100, 0), (100, 0)]
+    assert [text.get_text() for text in axes.texts] == ["2 of 3"]
 
 
 def test_table_2_is_drawn_over_operations_with_batch_norm_as_a_marker():
@@ -343,10 +400,10 @@ def test_table_2_is_drawn_over_operations_with_batch_norm_as_a_marker():
     canvas, _ = drawn_comparison("table_2", comparison("cifar10/table_2", arms))
     (axes,) = canvas.axes
     # 100 steps of 8 examples; ten operations for each letter of the name.
-    assert marks(axes, "resnet, with batch norm") == [(48_000, 9)]
+    assert marks(axes, "ResNet, with batch norm") == [(48_000, 9)]
     assert marks(axes, "this paper, without batch norm") == [(80_000, 12)]
     shapes = {line.get_label(): line.get_marker() for line in axes.lines}
-    assert shapes["resnet, with batch norm"] == "s"
+    assert shapes["ResNet, with batch norm"] == "s"
     assert shapes["this paper, without batch norm"] == "o"
 
 

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import os
 import random
+import re
 import shutil
 import sys
 
@@ -80,6 +81,33 @@ def test_the_page_is_whole_fetches_nothing_and_its_links_lead_somewhere(
     # latex2mathml copies commands that it does not know, with their backslash.
     assert "\\" not in text[text.index("<math") : text.rindex("</math>")]
     assert '<td data-label="yours (reduced), n = 1" class="number">1.5</td>' in text
+
+
+def test_formulas_have_the_spaces_and_signs_of_latex():
+    text = page.render("# Title\n\n```math\nn\\log n\\sim\\log(n)\n```\n", ROOT)
+    formula = text[text.index("<math") : text.index("</math>")]
+    space = '<mspace width="0.167em" />'
+    n, log = "<mi>n</mi>", "<mi>log</mi>"
+    assert f"{n}{space}{log}{space}{n}<mo>&#x0223C;</mo>{log}<mo" in formula
+
+
+def test_no_sentence_of_the_report_has_raw_latex():
+    report = (ROOT / "results/REPORT.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", report, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r".{,30}(?:\^\{|10\^|\$|\\[a-z]).{,10}", prose) == []
+
+
+def test_the_introduction_says_what_was_run_at_full_size_if_it_was(
+    tmp_path, monkeypatch
+):
+    said = "What was run at full size"
+    toy = (write_report(tmp_path, monkeypatch) / "REPORT.md").read_text()
+    assert said not in toy
+    committed = (ROOT / "results/REPORT.md").read_text(encoding="utf-8")
+    introduction, _, _ = committed.partition("## Findings")
+    (paragraph,) = (part for part in introduction.split("\n\n") if said in part)
+    assert "6.86 % test error" in paragraph
+    assert "diverged after step 19,100" in paragraph
 
 
 def test_every_verdict_has_a_class_on_the_page():

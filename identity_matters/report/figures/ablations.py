@@ -8,6 +8,7 @@ from identity_matters.report.figures.drawing import (
     Canvas,
     Points,
     curve_to_its_end,
+    data_set_of,
     ends_of_diverged,
     legend_below,
     series,
@@ -53,7 +54,7 @@ def draw_ablation(points: Points, canvas: Canvas) -> None:
         grid.T, columns.items(), strict=True
     ):
         above.set_title(
-            f"{variant.split('/')[0]}, {convolutions} convolutions", fontsize=9
+            f"{data_set_of(variant)}, {convolutions} convolutions", fontsize=9
         )
         above.set(yscale="log")
         losses = with_column(shown, "loss")

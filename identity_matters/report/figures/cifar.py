@@ -74,14 +74,14 @@ def _draw_published(axes: Any, percent: float) -> None:
     """A line at the paper's test error, with its value."""
     label = "the paper's test error, 13.5M parameters"
     axes.axhline(percent, color="grey", linewidth=0.8, label=label)
-    # Beside the left end of the line, where every curve is far above it.
+    # Below the left end of the line, where every curve is above it.
     axes.text(
         x=0.01,
         y=percent,
         s=f"{percent:g} %",
         transform=axes.get_yaxis_transform(),
-        va="bottom",
-        fontsize=8,
+        va="top",
+        fontsize=7,
     )
 
 

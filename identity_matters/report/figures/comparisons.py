@@ -5,12 +5,14 @@ rules.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from identity_matters.report.figures.drawing import (
     Canvas,
     Looks,
     Points,
     curves,
+    data_set_of,
     legend_below,
     panels,
     scatter,
@@ -25,6 +27,20 @@ from identity_matters.runs import Run
 _ERRORS = {
     "train_error_percent": "training error (percent)",
     "test_error_percent": "test error (percent)",
+}
+# Arms of docs/protocol.md -> their names; others have their own. The order of the first
+# four is that of the same nets in the figures of deep_mlp, and so are their colours.
+_ARMS = {
+    "identity": "with the identity, paper's start",
+    "plain_paper": "without, paper's start",
+    "plain_unit_variance": "without, unit variance",
+    "plain_delta_orthogonal": "without, orthogonal centres",
+    "he": "He",
+    "fixup": "Fixup",
+    "this_paper": "this paper",
+    "all_cnn_c": "All-CNN-C",
+    "resnet": "ResNet",
+    "densenet": "DenseNet",
 }
 _DIVERGED_PERCENT = 100.0  # where the error of a net that diverged is drawn
 _WITH_BATCH_NORM = ("resnet", "densenet")  # of the arms of `table_2`
@@ -60,24 +76,32 @@ def identity_points(run: Run) -> Iterator[dict]:
 @figure("comparisons", "identity", identity_points)
 def draw_identity(points: Points, canvas: Canvas) -> None:
     """A row for each data set: training and test error over depth."""
-    arms = {arm: arm.replace("_", " ") for arm in split(points, "arm")}
+    arms = _names(points)
     by_variant = split(points, "variant")
     canvas.set_size_inches(7.0, 0.8 + 2.6 * len(by_variant))
     grid = canvas.subplots(len(by_variant), 2, squeeze=False, sharey=True)
     for row, (variant, of_variant) in zip(grid, by_variant.items(), strict=True):
         depths = sorted(split(of_variant, "convolutions"))
         for axes, (error, label) in zip(row, _ERRORS.items(), strict=True):
-            axes.set_title(variant.partition("/")[0], fontsize=9)
+            axes.set_title(data_set_of(variant), fontsize=9)
             curves(axes, series(of_variant, "arm", arms), "convolutions", error)
             for looks, of_arm in series(of_variant, "arm", arms):
                 failed = [point for point in of_arm if point["failed"]]
                 crosses = _FAILED | {"color": looks["color"]}
                 scatter(axes, failed, "convolutions", error, **crosses)
-            axes.set(xscale="log", ylim=(-3, 103), ylabel=label)
+            # A cross at 100 is shown whole.
+            axes.set(xscale="log", ylim=(-3, 106), ylabel=label)
             axes.set(xlabel="convolutions")
             axes.set_xticks(depths, [str(depth) for depth in depths])
             axes.set_xticks([], minor=True)
-    legend_below(canvas, canvas.axes, columns=3)
+    legend_below(canvas, canvas.axes, columns=2)
+
+
+def _names(points: Points) -> dict[str, str]:
+    """The arms of the points -> their names, in the order of _ARMS, others last."""
+    present = split(points, "arm")
+    others = {arm: arm.replace("_", " ") for arm in present if arm not in _ARMS}
+    return {arm: name for arm, name in _ARMS.items() if arm in present} | others
 
 
 def start_points(run: Run) -> Iterator[dict]:
@@ -90,8 +114,10 @@ def start_points(run: Run) -> Iterator[dict]:
 def draw_starts(points: Points, canvas: Canvas) -> None:
     """A panel for each comparison, a line for each arm, a mark for each seed."""
     title = {
-        variant: variant.replace("/", ", ") for variant in split(points, "variant")
+        variant: f"{data_set_of(variant)}, {variant.partition('/')[2]}"
+        for variant in split(points, "variant")
     }
+    arms = _names(points)
     for axes, of_variant in panels(
         canvas, points, "variant", title, columns=1, sharey=False
     ):
@@ -105,12 +131,27 @@ def draw_starts(points: Points, canvas: Canvas) -> None:
             error_and_place = ("test_error_percent", "place")
             scatter(axes, trained, *error_and_place, color=COLOURS[0], markersize=6)
             scatter(axes, failed, *error_and_place, **_FAILED)
+            _count_failures(axes, place, failed, len(of_arm))
             rates = sorted({point["learning_rate"] for point in of_arm})
             tuned = " or ".join(f"{rate:g}" for rate in rates)
-            names.append(f"{arm.replace('_', ' ')}, rate {tuned}")
+            names.append(f"{arms[arm]}, rate {tuned}")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set(xlim=(-3, 105), xlabel="test error (percent), each seed; x: failed")
+
+
+def _count_failures(axes: Any, place: int, failed: Points, seeds: int) -> None:
+    """Writes how many seeds of an arm failed: their crosses may hide one another."""
+    if failed:
+        axes.annotate(
+            f"{len(failed)} of {seeds}",
+            xy=(min(point["test_error_percent"] for point in failed), place),
+            xytext=(-8, 0),  # to the left of the crosses
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=8,
+        )
 
 
 def table_2_points(run: Run) -> Iterator[dict]:
@@ -131,14 +172,15 @@ def table_2_points(run: Run) -> Iterator[dict]:
 @figure("comparisons", "table_2", table_2_points)
 def draw_table_2(points: Points, canvas: Canvas) -> None:
     """A panel for each data set; a circle has no batch norm, a square has."""
-    title = {variant: variant.partition("/")[0] for variant in split(points, "variant")}
+    by_arm = split(points, "arm")
     arms = {}
-    for arm, of_arm in split(points, "arm").items():
-        norm = "with" if of_arm[0]["batch_norm"] else "without"
-        arms[arm] = f"{arm.replace('_', ' ')}, {norm} batch norm"
+    for arm, name in _names(points).items():
+        norm = "with" if by_arm[arm][0]["batch_norm"] else "without"
+        arms[arm] = f"{name}, {norm} batch norm"
     columns = ("training_operations", "test_error_percent")
-    for axes, of_variant in panels(canvas, points, "variant", title, legend=2):
-        axes.set(xscale="log", xlabel="training operations")
+    for axes, of_variant in panels(canvas, points, "variant", data_set_of, legend=2):
+        axes.set_xlabel("floating-point operations of the training")
+        axes.ticklabel_format(axis="x", useMathText=True)  # x 10^14, not 1e14
         axes.set_ylabel("test error (percent)")
         for looks, rows in series(of_variant, "arm", arms):
             marker = "s" if rows[0]["batch_norm"] else "o"

@@ -21,16 +21,16 @@ _ACTIVATIONS = {"linear": "linear nets", "relu": "ReLU nets"}
 _NO_GRADIENT = 1e-24  # where 0 is drawn
 _LARGEST_LOSS = 2.0  # where larger losses are drawn, those of diverged nets among them
 _SHALLOW_DEPTH = 16  # of the nets whose gradients are shown beside the deepest nets'
-_NETS = {  # (identity, initialization) -> label
+NETS = {  # (identity, initialization) -> label
     (True, "near_zero"): "with the identity, near zero",
     (False, "near_zero"): "without, same weights",
     (False, "standard"): "without, standard (He et al.)",
     (False, "orthogonal"): "without, orthogonal",
 }
-_NET_LABELS = {net: net for net in _NETS.values()}
+_NET_LABELS = {net: net for net in NETS.values()}
 # The orthogonal nets' curve may lie on that of the nets with the identity: these show
 # between its dashes.
-_LINES = dict.fromkeys(_NETS.values(), "-") | {_NETS[False, "orthogonal"]: "--"}
+_LINES = dict.fromkeys(NETS.values(), "-") | {NETS[False, "orthogonal"]: "--"}
 
 
 def _labelled(run: Run) -> Iterator[dict]:
@@ -39,7 +39,7 @@ def _labelled(run: Run) -> Iterator[dict]:
         return
     for record in run.records:
         model = record["model"]
-        net = _NETS[model["identity"], model["initialization"]]
+        net = NETS[model["identity"], model["initialization"]]
         yield {**record, "activation": _ACTIVATIONS[model["activation"]], "net": net}
 
 

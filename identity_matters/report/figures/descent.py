@@ -102,19 +102,20 @@ _STARTS = {
     "last_layer_minus_identity": "last layer at −I",
     "factorization": "near the factorization",
 }
-# The curves of l |||A|||: column -> its looks.
+# The curves of l |||A|||: column -> its looks. The bounds have those of the figures of
+# factorizations.
 _NORM_LOOKS: dict[str, Looks] = {
     "bound_iclr2017_times_depth": {
-        "color": COLOURS[1],
-        "line": "--",
+        "color": "0.2",
+        "line": ":",
         "mark": None,
-        "label": "Theorem 2.1 [ICLR 2017]",
+        "label": "printed bound, ICLR 2017",
     },
     "bound_v3_times_depth": {
-        "color": COLOURS[4],
-        "line": "-.",
+        "color": "0.2",
+        "line": "--",
         "mark": None,
-        "label": "Theorem 2.1 [v3]",
+        "label": "printed bound, v3",
     },
     "norm_times_depth": {
         "color": COLOURS[0],
@@ -122,12 +123,17 @@ _NORM_LOOKS: dict[str, Looks] = {
         "label": "gradient descent, at convergence",
     },
     "least_norm_times_depth": {
-        "color": COLOURS[6],
-        "line": ":",
+        "color": "0.2",
+        "line": "-",
         "mark": None,
-        "label": "no factorization goes below",
+        "label": "lower bound, of every factorization",
     },
-    "depth": {"color": "gray", "mark": None, "label": f"the wall, {NORM} = 1"},
+    "depth": {
+        "color": "grey",
+        "line": "-.",
+        "mark": None,
+        "label": f"the wall, {NORM} = 1",
+    },
 }
 
 
@@ -304,21 +310,40 @@ def draw_noise(points: Points, canvas: Canvas) -> None:
             reached = [row for row in placed if row["converged"]]
             not_reached = [row for row in placed if not row["converged"]]
             scatter(axes, reached, "place", "updates", **looks)
-            _draw_not_reached(axes, not_reached, most_updates, looks["color"])
+            # The counts of neighbouring depths stand on either side of their marks.
+            side = "left" if place == len(depths) - 1 else "right"
+            _draw_not_reached(
+                axes, not_reached, most_updates, colour=looks["color"], side=side
+            )
         for label, shown_as in _NOT_REACHED.items():
             # Grey: of every depth.
             axes.plot([], [], shown_as.marker, color="grey", label=label)
 
 
 def _draw_not_reached(
-    axes: Any, points: Points, most_updates: int, colour: str
+    axes: Any, points: Points, most_updates: int, *, colour: str, side: str
 ) -> None:
-    """Marks draws that did not reach the tolerance, above all others.
+    """Marks draws that did not reach the tolerance, above all others, and counts them.
 
     At its own height a draw that diverged would look the fastest: it stopped early.
+    The marks of one place lie on one another.
     """
+    marked: list[dict] = []
     for point in points:
         out_of_updates = point["updates"] >= point["max_updates"]
-        shown_as = _NOT_REACHED["out of updates" if out_of_updates else "diverged"]
-        marked = [{**point, "top": shown_as.height * most_updates}]
-        scatter(axes, marked, "place", "top", mark=shown_as.marker, color=colour)
+        ending = "out of updates" if out_of_updates else "diverged"
+        top = _NOT_REACHED[ending].height * most_updates
+        marked.append({**point, "ending": ending, "top": top})
+    for (ending, place, top), alike in split(marked, "ending place top").items():
+        marker = _NOT_REACHED[ending].marker
+        scatter(axes, alike, "place", "top", mark=marker, color=colour)
+        axes.annotate(
+            str(len(alike)),
+            xy=(place, top),
+            xytext=(0, 3),  # above the mark
+            textcoords="offset points",
+            ha=side,
+            va="bottom",
+            fontsize=7,
+            color=colour,
+        )

@@ -24,6 +24,7 @@ Labels = Mapping[Any, str] | Callable[[Any], str]
 Series = Iterator[tuple[Looks, Points]]
 
 OWN = "own"  # stands for the marker, or for the dashes, that a series has
+_DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 _FEW_DECADES = 2  # a logarithmic axis over fewer has plain numbers
 
 
@@ -32,7 +33,7 @@ class Canvas(matplotlib.figure.Figure):
 
     Attributes:
       medians: (number of values, number of seeds) at the places of the curves that
-        `curve` drew, without curves of one value at every place.
+        `curve` drew.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -55,6 +56,12 @@ def split(points: Points, names: str) -> dict[Any, Points]:
     for point in points:
         parts.setdefault(key(point), []).append(point)
     return parts
+
+
+def data_set_of(variant: str) -> str:
+    """The name of the data set of a variant of trainings: "CIFAR-10"."""
+    data_set = variant.partition("/")[0]
+    return _DATA_SETS.get(data_set, data_set)
 
 
 def with_column(points: Points, name: str) -> Points:
@@ -100,7 +107,8 @@ def panels(
     The caller draws each panel before it asks for the next one; then the panel loses
     its y label unless it is the first of a row, and after the last panel the legend is
     made. The panels share one y axis, unless `sharey` is False, and a legend of
-    `legend` columns below them, unless that is 0.
+    `legend` columns below them, unless that is 0. If they do not all have as many
+    seeds, each title says how many.
     """
     parts = list(series(points, by, titles))
     columns = min(columns, len(parts))
@@ -111,8 +119,12 @@ def panels(
     grid = canvas.subplots(rows, columns, squeeze=False, sharey=sharey).flatten()
     for unused in grid[len(parts) :]:
         unused.remove()
+    seeds = [len({point.get("seed") for point in in_panel}) for _, in_panel in parts]
     for place, (axes, (looks, in_panel)) in enumerate(zip(grid, parts, strict=False)):
-        axes.set_title(looks["label"], fontsize=9)
+        title = looks["label"]
+        if len(set(seeds)) > 1:
+            title += f", n = {seeds[place]}"
+        axes.set_title(title, fontsize=9)
         yield axes, in_panel
         # By now the caller has drawn the panel.
         is_first_of_row = place % columns == 0
@@ -172,12 +184,10 @@ def curve(
     if not with_value:
         return
     at_place = split(with_value, x)
-    counts = {
+    axes.figure.medians |= {
         (len(same_place), len({point.get("seed") for point in same_place}))
         for same_place in at_place.values()
     }
-    if any(values > 1 for values, _ in counts):
-        axes.figure.medians |= counts
     places = sorted(at_place)
     heights = [[max(point[y], floor) for point in at_place[place]] for place in places]
     medians = [statistics.median(values) for values in heights]
@@ -275,7 +285,7 @@ def finish(canvas: Canvas) -> None:
 
 def _median_note(medians: set[tuple[int, int]]) -> str:
     """What the lines, marks, bands and bars of a figure are, or "" without medians."""
-    if not medians:
+    if all(values == 1 for values, _ in medians):
         return ""
     most_seeds = max(seeds for _, seeds in medians)
     if all(values == seeds for values, seeds in medians):

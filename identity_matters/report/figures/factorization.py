@@ -42,6 +42,16 @@ _NOT_JOINED = (17, 255)
 _NO_EXCESS = 0.01  # a smaller excess, in percent, counts as none
 ACCEPTED_EXCESS_PERCENT = 2  # over F4 and F10, by the verdict
 _PANELS = {"random": "random", "ill_conditioned": "ill-conditioned", "normal": "normal"}
+# Variants whose names do not say what R is.
+_KINDS = {
+    "ill_conditioned": "ill-conditioned",
+    "near_minus_identity": "near −I",
+    "negative_even": "symmetric, even",
+    "negative_odd": "symmetric, odd",
+    "psd": "positive definite",
+    "shortest_normal": "simple negative eigenvalues, d ≤ 8",
+    "shortest_random": "random, d ≤ 8",
+}
 _BOUNDS_OF_PATHS = {
     "vector_lower_bound": "vectors one by one (F4)",
     "lower_bound": "and together (F10)",
@@ -120,13 +130,13 @@ def draw_gaps(points: Points, canvas: Canvas) -> None:
     drawn = {}
     at_the_bound = []
     for variant, of_variant in sorted(split(points, "variant").items()):
-        name = variant.replace("_", " ")
+        name = _KINDS.get(variant, variant)
         if max(point["excess_percent"] for point in of_variant) >= _NO_EXCESS:
             drawn[variant] = name
         else:
             at_the_bound.append(name)
     titles = "{} factorization".format
-    for axes, in_panel in panels(canvas, points, "method", titles, legend=3):
+    for axes, in_panel in panels(canvas, points, "method", titles, legend=2):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.set_yscale("log")
