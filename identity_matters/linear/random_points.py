@@ -53,8 +53,11 @@ def frobenius(X: Array) -> jax.Array:
 
 
 def _reflect(v: Array, X: Array) -> jax.Array:
-    """``(I - 2 v v^T / v^T v) X`` for each point; v: [d, n]."""
-    scaled = 2 * jnp.sum(v[:, None, :] * X, axis=0) / jnp.sum(v * v, axis=0)[None]
+    """``(I - 2 v v^T / v^T v) X`` for each point, X where v = 0; v: [d, n]."""
+    # For d = 1 one v in 8 million is 0. Any other square is above the least normal
+    # number: the entries are multiples of 2^-22.
+    squared_length = jnp.maximum(jnp.sum(v * v, axis=0), jnp.finfo(v.dtype).tiny)
+    scaled = 2 * jnp.sum(v[:, None, :] * X, axis=0) / squared_length[None]
     return jnp.asarray(X - v[:, None, :] * scaled[None])
 
 
@@ -67,8 +70,8 @@ class Points(NamedTuple):
       C: f32[d, d, points], E in the eigenvectors of Sigma, columns scaled by the roots
         of the eigenvalues, so that ``f - C = ||C||_F^2``.
       root_eigenvalues: f32[d, points], the least first.
-      v: f32[d, points]; the reflection ``V = I - 2 v v^T / v^T v`` has the eigenvectors
-        of Sigma.
+      v: f32[d, points]; the reflection ``V = I - 2 v v^T / v^T v``, or I if v = 0, has
+        the eigenvectors of Sigma.
     """
 
     A: jax.Array
@@ -419,7 +422,7 @@ def attack(
       violations, i32[]: points at which (G3) fails by more than the rounding errors.
       unresolved, i32[]: other points at which left, as computed, is below right.
       tight, i32[]: points at which left is below 1.01 right.
-      least_ratio, f32[]: the least left over right.
+      least_ratio, f32[]: the least left over right, where right is not 0.
       largest_margin, f32[]: the largest rounding error of both sides, relative to
         right, of all points with left below 1.01 right; 0 without any.
     """
@@ -440,11 +443,13 @@ def attack(
         violates = ~(left + margin >= right)
         below = ~(left >= right) & ~violates
         tight = left < _TIGHT_RATIO * right
+        # Where right is 0 nothing is asked of left.
+        ratio = jnp.where(right == 0, jnp.inf, left / right)
         totals = {
             "violations": totals["violations"] + jnp.sum(violates, dtype=jnp.int32),
             "unresolved": totals["unresolved"] + jnp.sum(below, dtype=jnp.int32),
             "tight": totals["tight"] + jnp.sum(tight, dtype=jnp.int32),
-            "least_ratio": jnp.minimum(totals["least_ratio"], jnp.min(left / right)),
+            "least_ratio": jnp.minimum(totals["least_ratio"], jnp.min(ratio)),
             "largest_margin": jnp.maximum(
                 totals["largest_margin"], jnp.max(jnp.where(tight, margin / right, 0))
             ),

@@ -140,3 +140,39 @@ def test_the_radius_with_its_rounding_stays_below_1_where_points_are_drawn():
     )
     sides = random_points.compare_sides(near_1)
     assert (sides["right_error"] > 0).all()
+
+
+def test_a_reflection_by_no_vector_is_the_identity():
+    """It is drawn for d = 1, and a NaN would count as a violation of a theorem."""
+    tau = jnp.full(1, 0.5, jnp.float32)
+    numbers = jnp.ones((1, 1, 1), jnp.float32)
+    layers = random_points._layers(
+        jnp.zeros((2, 1, 1), jnp.float32),
+        jnp.broadcast_to(tau, (2, 1, 1)),
+        jnp.zeros((2, 1, 1), jnp.float32),
+    )
+    points = random_points.Points(
+        A=layers,
+        tau=tau,
+        C=numbers,
+        root_eigenvalues=numbers[0],
+        v=jnp.zeros((1, 1), jnp.float32),
+    )
+    np.testing.assert_array_equal(layers, np.full((2, 1, 1, 1), -0.5))
+    sides = random_points.compare_sides(points)
+    # A_i = -tau: both sides are 4 l (1 - tau)^2 = 2.
+    assert sides["left"] == 2
+    assert sides["right"] == pytest.approx(2, rel=1e-4)
+
+
+def test_points_at_which_both_sides_vanish_have_no_ratio(monkeypatch):
+    compare = random_points.compare_sides
+
+    def first_is_optimal(points):
+        sides = compare(points)
+        return {name: side.at[0].set(0.0) for name, side in sides.items()}
+
+    monkeypatch.setattr(random_points, "compare_sides", first_is_optimal)
+    counts = count()
+    assert counts["violations"] == 0
+    assert 1 <= counts["least_ratio"] < 1.001
