@@ -150,7 +150,10 @@ def max_spectral_norm(A: Array) -> jax.Array:
     Array(0.75, dtype=float64)
     """
     check_stack(A)
-    return jnp.max(jnp.linalg.svd(A, compute_uv=False))
+    singular_values = jnp.linalg.svd(A, compute_uv=False)
+    # On CPUs XLA's maximum of 4096 numbers or more leaves out a NaN (jaxlib 0.10.2).
+    has_nan = jnp.any(jnp.isnan(singular_values))
+    return jnp.where(has_nan, jnp.nan, jnp.max(singular_values))
 
 
 def clip_singular_values(A: Array, tau: float | Array) -> jax.Array:
