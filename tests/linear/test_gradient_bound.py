@@ -20,11 +20,13 @@ def squared_gradient(A, R, Sigma):
     return float(jnp.sum(model.risk_gradient(A, R, Sigma) ** 2))
 
 
+@pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize(("depth", "tau"), [(1, 0.9), (16, 0.1), (16, 0.9)])
-def test_corrected_form_is_tight(depth, tau):
+def test_corrected_form_is_tight(depth, tau, rank):
+    """G7, where Sigma is a multiple of I or of a projection."""
     A = -tau * np.tile(np.eye(3), (depth, 1, 1))
     R = jnp.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [0.5, 0.0, 1.0]])
-    Sigma = 0.3 * jnp.eye(3)
+    Sigma = 0.3 * jnp.diag(jnp.arange(3.0) < rank)
     right = gradient_bound.gradient_lower_bound(A, R, Sigma)
     # The margin of tau, 32 eps, is amplified by 2 l / (1 - tau), here at most 320.
     assert right == pytest.approx(squared_gradient(A, R, Sigma), rel=3e-12)

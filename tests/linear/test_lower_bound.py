@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from identity_matters import matrices
 from identity_matters.linear import model
@@ -76,6 +77,43 @@ def test_bound_of_vectors_of_the_transpose_is_the_same(d):
         expected = np.abs(np.expm1(w / depth)).max()
         bound = norm_lower_bound(R, depth, half_turns=False)
         assert expected <= bound * (1 + 1e-9) <= expected * 1.005
+
+
+@pytest.mark.parametrize(
+    "R",
+    [
+        [[0.3, -1.2], [0.8, 0.4]],
+        [[-1.0, 5.0], [0.0, -2.0]],
+        [[1.0, 2.0, 0.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]],
+        [[-1.0, 1.0, 0.0], [0.0, -1.0, 1.0], [0.5, 0.0, -1.0]],
+        np.random.default_rng(0).standard_normal((4, 4)),
+    ],
+)
+def test_each_vector_has_one_of_the_transpose_with_the_same_stretch_and_angle(R):
+    """F16, within the set as well as at its edge."""
+    R = np.array(R)
+    rng = np.random.default_rng(1)
+
+    def pair(matrix, x):
+        image = matrix @ x / np.linalg.norm(x)
+        return np.array([image @ image, image @ x / np.linalg.norm(x)])
+
+    def best_miss(wanted):
+        """From several starts, since a search may end in a local minimum."""
+        for _ in range(50):
+            found = scipy.optimize.least_squares(
+                lambda y: pair(R.T, y) - wanted,
+                rng.standard_normal(len(R)),
+                xtol=1e-15,
+                ftol=1e-15,
+                gtol=1e-15,
+            )
+            if found.cost < 1e-20:
+                return found.cost
+        return math.inf
+
+    for x in rng.standard_normal((10, len(R))):
+        assert best_miss(pair(R, x)) < 1e-20
 
 
 @pytest.mark.slow

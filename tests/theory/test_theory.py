@@ -75,6 +75,24 @@ def test_each_step_of_the_gradient_bound(singular):
     assert least_slack < 1.01
 
 
+def test_no_gradient_below_its_floor_where_the_determinant_is_0():
+    """G10 for singular R, and with equality for R = 0 in one dimension."""
+    for A, R, Sigma in points(50, seed=2):
+        depth = len(A)
+        R = R.copy()
+        R[-1] = 0
+        tau = np.linalg.norm(A, 2, axis=(1, 2)).max()
+        E = product((np.eye(len(R)) + A)[::-1], len(R)) - R
+        assert np.linalg.norm(E) >= (1 - tau) ** depth * (1 - 1e-9)
+        squared = np.sum(np.asarray(model.risk_gradient(A, R, Sigma)) ** 2)
+        least = np.linalg.eigvalsh(Sigma)[0]
+        floor = 4 * depth * (1 - tau) ** (4 * depth - 2) * least**2
+        assert squared >= floor * (1 - 1e-9)
+    A = np.full((3, 1, 1), -0.75)
+    gradient = model.risk_gradient(A, np.zeros((1, 1)), np.eye(1))
+    assert np.sum(np.asarray(gradient) ** 2) == 4 * 3 * 0.25**10
+
+
 @pytest.mark.slow
 def test_no_gradient_below_its_floor_where_the_determinant_is_negative():
     """G10 at random points."""
