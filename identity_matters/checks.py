@@ -179,6 +179,19 @@ def check_array_types(name: str, value: Any) -> None:
         check_array_type(name, value)
 
 
+def check_layers_and_rows(A: Any, x: Any) -> None:
+    """ValueError unless the arrays A are [depth, d, d], and x [..., d].
+
+    Other shapes may broadcast to the numbers of another net: the rows of one matrix
+    would count as layers.
+    """
+    d = A.shape[-1] if A.ndim else None
+    if A.shape[1:] != (d, d) or x.shape[-1:] != (d,):
+        raise ValueError(
+            f"A must be [depth, d, d], and x [n, d], got shapes {A.shape} and {x.shape}"
+        )
+
+
 def real_array(
     name: str,
     value: Any,

@@ -9,6 +9,8 @@ import pathlib
 import tomllib
 from typing import Any, NamedTuple
 
+from identity_matters.checks import check_whole, non_negative_number, positive_number
+
 
 class Claim(NamedTuple):
     """A statement that an experiment checks; claims.toml describes the fields."""
@@ -104,8 +106,9 @@ def cifar_training_flops(num_classes: int) -> float:
     """Floating-point operations to train Table 1's net on CIFAR.
 
     They are counted as by `flops.count_flops`; a backward pass costs two forward
-    passes.
+    passes. ValueError unless `num_classes` is a whole number from 1.
     """
+    num_classes = check_whole("num_classes", num_classes)
     # The stem: a 3x3 convolution of 3 colours to 16 channels, on 32 x 32 pixels.
     products = 9 * 3 * 16 * 32**2
     channels_in = 16
@@ -121,21 +124,14 @@ def cifar_training_flops(num_classes: int) -> float:
     return examples * passes * operations_per_product * products
 
 
-def _check_gamma_and_depth(gamma: float, depth: int) -> None:
-    """ValueError where Theorem 2.1 says nothing; its formulas give numbers there."""
-    if not (gamma >= 0 and depth >= 1):
-        raise ValueError(
-            f"gamma must be 0 or more, and depth at least 1, got {gamma} and {depth}"
-        )
-
-
 def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:
     """Theorem 2.1 [ICLR 2017]: the norm of an optimum is at most this.
 
-    |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l. ValueError for gamma below 0 and
-    depths below 1, as for the two below.
+    |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l. ValueError unless gamma is one number
+    of 0 or more, and the depth a whole number from 1, as for the two below.
     """
-    _check_gamma_and_depth(gamma, depth)
+    gamma = non_negative_number("gamma", gamma)
+    depth = check_whole("depth", depth)
     return 2 * (math.sqrt(math.pi) + math.sqrt(3 * gamma)) ** 2 / depth
 
 
@@ -145,7 +141,8 @@ def theorem_2_1_bound_v3(gamma: float, depth: int) -> float:
     >>> round(theorem_2_1_bound_v3(gamma=0.5, depth=16), 3)
     0.879
     """
-    _check_gamma_and_depth(gamma, depth)
+    gamma = non_negative_number("gamma", gamma)
+    depth = check_whole("depth", depth)
     return (4 * math.pi + 3 * gamma) / depth
 
 
@@ -154,7 +151,8 @@ def theorem_2_1_bound_psd(gamma: float, depth: int) -> float:
 
     The layers are A_i = R^{1/l} - I.
     """
-    _check_gamma_and_depth(gamma, depth)
+    gamma = non_negative_number("gamma", gamma)
+    depth = check_whole("depth", depth)
     return 3 * gamma / depth
 
 
@@ -164,7 +162,7 @@ def gradient_bound_iclr2017(depth: Any, tau: Any, sigma_min: Any, excess: Any) -
     ||grad f||_F^2 >= 4 l (1-tau)^{l-1} sigma_min(Sigma)^2 (f - C).
 
     False as printed: see the claim equation-2-3-iclr2017. Arguments may be arrays that
-    broadcast.
+    broadcast; 0 <= tau < 1.
     """
     return 4 * depth * (1 - tau) ** (depth - 1) * sigma_min**2 * excess
 
@@ -173,20 +171,29 @@ def gradient_bound_v3(depth: Any, tau: Any, sigma_min: Any, excess: Any) -> Any:
     """Eq. (2.3) [v3]: ||grad f||_F^2 >= 4 l (1-tau)^{2l-2} sigma_min(Sigma)^2 (f - C).
 
     False as printed: the power of sigma_min(Sigma) should be 1. Arguments may be arrays
-    that broadcast.
+    that broadcast; 0 <= tau < 1.
     """
     return 4 * depth * (1 - tau) ** (2 * depth - 2) * sigma_min**2 * excess
+
+
+# Between these, rho and its square are normal floats, and so is the width.
+_LEAST_RHO = 1e-150
+_LARGEST_RHO = 1e150
 
 
 def theorem_3_2_width(examples: int, rho: float) -> int:
     """Theorem 3.2: k = c log n / rho^2 with c = 10, rounded up, for n examples.
 
     rho is that of Assumption 3.1, the smallest squared distance of two examples.
-    ValueError for less than one example, and unless rho is above 0.
+    ValueError unless `examples` is a whole number from 1, and rho is one number from
+    1e-150 to 1e150: floats do not hold the squares of others.
     """
-    if not (examples >= 1 and rho > 0):
+    examples = check_whole("examples", examples)
+    rho = positive_number("rho", rho)
+    if not _LEAST_RHO <= rho <= _LARGEST_RHO:
         raise ValueError(
-            f"examples must be at least 1, and rho above 0, got {examples} and {rho}"
+            f"rho must be from {_LEAST_RHO} to {_LARGEST_RHO}, got {rho}: scale the"
+            " examples"
         )
     constant = NUMBERS["memorize_width_constant"].value
     return math.ceil(constant * math.log(examples) / rho**2)
@@ -218,13 +225,14 @@ def few_numbers(
       group_points: m.
       width: k, at least 6.
     Raises:
-      ValueError: the groups have no points, or the width is less than 6.
+      ValueError: the width is not a whole number from 6, or another number not one
+        from 1.
     """
-    if group_points < 1 or width < 6:
-        raise ValueError(
-            f"group_points must be at least 1, and width at least 6, got {group_points}"
-            f" and {width}"
-        )
+    examples = check_whole("examples", examples)
+    features = check_whole("features", features)
+    num_classes = check_whole("num_classes", num_classes)
+    group_points = check_whole("group_points", group_points)
+    width = check_whole("width", width, 6)
     constant = 1121 if width == 6 else 30 * width**2 + 18 * width + 13
     return FewNumbers(
         input_map=features,

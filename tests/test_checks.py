@@ -4,6 +4,7 @@ Nothing that holds more than numbers is converted in silence.
 """
 
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from identity_matters.checks import (
 from identity_matters.linear import model as linear_model
 from identity_matters.linear import sampled
 from identity_matters.memorize import network
-from identity_matters.relu import critical_points, feature_bound
+from identity_matters.relu import critical_points, feature_bound, origin
 from identity_matters.relu import model as relu_model
 
 I2 = np.eye(2)
@@ -222,12 +223,33 @@ def test_float64_is_taken_where_it_is_also_the_longest_float(monkeypatch):
     assert linear.max_spectral_norm(I2[None]) == 1
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (relu_model.max_norm, BLOCKS._asdict()),
+        (relu_model.max_norm, BLOCKS._replace(s=np.ones((1, 2)))._asdict()),
+        (origin.risk_at_origin, PROBLEM._asdict()),
+    ],
+)
+def test_functions_of_numpy_drop_no_mask(function, arguments):
+    for name, array in arguments.items():
+        if array is not None:
+            masked = types.SimpleNamespace(
+                **{**arguments, name: np.ma.array(array, mask=True)}
+            )
+            with pytest.raises(ValueError, match="must be a plain array of numbers"):
+                function(masked)
+
+
 def test_functions_of_numpy_say_that_jax_must_not_trace_them():
     for function in (
         lambda R: linear.factorize(R, 4),
         lambda R: linear.norm_lower_bound(R, 4),
         lambda R: linear.gradient_lower_bound(I2[None] / 2, R, I2),
         lambda R: memorize.memorize(R, [0, 1], width=1),
+        lambda U: relu_model.max_norm(BLOCKS._replace(U=U[None])),
+        lambda x: origin.risk_at_origin(PROBLEM._replace(x=x)),
+        lambda U: origin.second_order_form(BLOCKS._replace(U=U[None]), PROBLEM),
     ):
         with pytest.raises(ValueError, match=r"outside of jax\.jit, jax\.vmap and"):
             jax.jit(function)(I2)

@@ -22,6 +22,7 @@ from identity_matters import matrices, scaling
 from identity_matters.array_types import Array
 from identity_matters.checks import (
     check_array_type,
+    check_layers_and_rows,
     check_whole,
     non_negative_number,
     positive_number,
@@ -68,8 +69,16 @@ def draw(
     """One example for each of the typed `keys`, [n].
 
     Returns {"images": x, "labels": y}, both [n, d]. An example depends on its key
-    alone. The names are those of `batches.Drawn`.
+    alone. The names are those of `batches.Drawn`. Raises ValueError for other keys.
     """
+    is_typed = isinstance(keys, jax.Array) and jnp.issubdtype(
+        keys.dtype, jax.dtypes.prng_key
+    )
+    if not is_typed or keys.ndim != 1:
+        raise ValueError(
+            "keys must be typed keys [n], as jax.random.split(jax.random.key(0), n)"
+            f" makes them, got {keys!r}"
+        )
     d = len(problem.R)
     normal = jax.vmap(lambda key: jax.random.normal(key, (2, d), dtype))(keys)
     root = jnp.asarray(problem.root, dtype)
@@ -92,14 +101,20 @@ def exact_split(
 
 
 def forward(A: Array, x: Array) -> jax.Array:
-    """``(I + A_l) ... (I + A_1) x`` for each row of x, [n, d]; A: [depth, d, d]."""
+    """``(I + A_l) ... (I + A_1) x`` for each row of x, [n, d]; A: [depth, d, d].
+
+    In the common dtype of A and x. ValueError for other shapes.
+    """
     check_array_type("A", A)
     check_array_type("x", x)
+    A = jnp.asarray(A)
+    h = jnp.asarray(x, jnp.result_type(A, x))
+    check_layers_and_rows(A, h)
 
     def layer(h, A_i):
         return h + jnp.matmul(h, A_i.T, precision=_EXACT), None
 
-    h, _ = jax.lax.scan(layer, jnp.asarray(x), jnp.asarray(A))
+    h, _ = jax.lax.scan(layer, h, A)
     return h
 
 
@@ -107,8 +122,9 @@ def mean_loss(A: Array, x: Array, y: Array) -> jax.Array:
     """The mean of ``||y - (I + A_l) ... (I + A_1) x||^2``; x, y: [n, d].
 
     ValueError unless x and y have the same shape: one y would be compared with all
-    predictions.
+    predictions. The rest is as in `forward`.
     """
+    check_array_type("x", x)
     check_array_type("y", y)
     if x.shape != y.shape:
         raise ValueError(

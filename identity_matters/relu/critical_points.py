@@ -45,8 +45,14 @@ def find(
       residuals: f is the sum of their squares; a linear net has its own.
     Returns:
       ``(weights, numbers)``: the limits, and "gradient_norm" f64[m], "risk" f64[m] and
-      "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending order.
+      "eigenvalues" f64[m, p] of the Hessian of f on its piece, in ascending order. All
+      in the common dtype of weights and problem.
+    Raises:
+      ValueError: `steps` is not a whole number of 0 or more, or shapes do not fit
+        together.
     """
+    steps = check_whole("steps", steps, 0)
+    weights, problem = model.in_one_dtype(weights, problem)
 
     def search(start, sample, descend):
         theta, unravel = ravel_pytree(start)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from identity_matters import solvers
 from identity_matters.array_types import jit_of_array_trees
-from identity_matters.checks import check_choice
+from identity_matters.checks import check_choice, check_whole
 from identity_matters.relu import model, rounding
 from identity_matters.relu.model import Blocks, Problem
 
@@ -45,7 +45,7 @@ class Sides(NamedTuple):
 @jit_of_array_trees
 def bound_and_squared_gradient(blocks: Blocks, problem: Problem) -> Sides:
     """The sides of the bound above; ValueError for shapes that do not fit together."""
-    blocks, problem = _in_one_dtype(blocks, problem)
+    blocks, problem = model.in_one_dtype(blocks, problem)
     value, gradient = model.risk_and_gradient(blocks, problem)
     return Sides(
         right=coefficient(blocks, problem) * value,
@@ -57,23 +57,12 @@ def bound_and_squared_gradient(blocks: Blocks, problem: Problem) -> Sides:
 @jit_of_array_trees
 def coefficient(blocks: Blocks, problem: Problem) -> jax.Array:
     """The factor c in front of f in the bound above, f64[]."""
-    blocks, problem = _in_one_dtype(blocks, problem)
+    blocks, problem = model.in_one_dtype(blocks, problem)
     return _coefficient(blocks, problem, _relative_error(blocks, problem))
 
 
-def _in_one_dtype(blocks: Blocks, problem: Problem) -> tuple[Blocks, Problem]:
-    """Both in their common dtype, as the allowance for rounding is that of one dtype.
-
-    Otherwise the singular values of a map in float32 would be rounded to float32, and
-    the allowance would be that of float64.
-    """
-    both = (blocks, problem)
-    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(both))
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), both)
-
-
 def _relative_error(blocks: Blocks, problem: Problem) -> float:
-    """The relative rounding error of what is computed from `_in_one_dtype`."""
+    """The relative rounding error of what is computed from `model.in_one_dtype`."""
     return rounding.relative_error(blocks, problem, blocks.U.dtype)
 
 
@@ -125,7 +114,7 @@ def functional_bound(blocks: Blocks, problem: Problem) -> tuple[jax.Array, jax.A
     where ``g_j(x_i)`` is the gradient of f with respect to a vector that is added to
     the output of the block on example i.
     """
-    blocks, problem = _in_one_dtype(blocks, problem)
+    blocks, problem = model.in_one_dtype(blocks, problem)
 
     def risk(added):
         predictions = model.forward(blocks, problem, added).predictions
@@ -175,9 +164,11 @@ def search(
       steps: of projected Adam.
       learning_rate: in units of `norm`.
     Raises:
-      ValueError: there is no such objective.
+      ValueError: there is no such objective, or `steps` is not a whole number from 1.
     """
     check_choice("objective", objective, OBJECTIVES)
+    steps = check_whole("steps", steps)
+    blocks, problem = model.in_one_dtype(blocks, problem)
 
     def log_ratio(weights, sample):
         value, gradient = jax.value_and_grad(model.risk)(weights, sample)

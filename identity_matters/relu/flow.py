@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array, jit_of_array_trees
+from identity_matters.checks import check_whole
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
@@ -23,8 +24,18 @@ def flow(
     Returns:
       The last weights and curves, at the start and after each step, f64[m, steps + 1]:
       "risk", and "output_travel" and "input_travel", the distances that
-      `training.Training` bounds.
+      `training.Training` bounds. All in the common dtype of blocks and problem.
+    Raises:
+      ValueError: `steps` is not a whole number from 1, or there is not one time for
+        each net.
     """
+    steps = check_whole("steps", steps)
+    if blocks.U.ndim != 4 or time.shape != blocks.U.shape[:1]:
+        raise ValueError(
+            "blocks must have a leading axis of nets, and time be one number for each,"
+            f" got U of shape {blocks.U.shape}, and time of shape {time.shape}"
+        )
+    blocks, problem = model.in_one_dtype(blocks, problem)
 
     def integrate(start, sample, duration):
         step = (duration / steps).astype(start.U.dtype)

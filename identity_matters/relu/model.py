@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +125,17 @@ def check_shape_of_y(problem: Problem, needed: tuple[int, ...]) -> None:
         raise ValueError(f"y must have shape {needed}, got {problem.y.shape}")
 
 
+def in_one_dtype(weights: Any, problem: Problem) -> tuple[Any, Problem]:
+    """Both in their common dtype, float32 at least; `weights` is any pytree of arrays.
+
+    Rounding is then that of one dtype, and weights that move are not rounded to
+    another one after every step, or to integers.
+    """
+    both = (weights, problem)
+    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(both))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), both)
+
+
 @jit_of_array_trees
 def forward(
     blocks: Blocks, problem: Problem, added: Array | None = None
@@ -170,10 +181,11 @@ def residuals(blocks: Blocks, problem: Problem) -> jax.Array:
 def linear_outputs(A: Array, x: Array) -> jax.Array:
     """Those of the linear net ``x -> (I + A_l) ... (I + A_1) x``: f64[n, d].
 
-    A is f64[l, d, d], x is f64[n, d].
+    A is f64[l, d, d], x is f64[n, d]; ValueError for other shapes.
     """
     checks.check_array_type("A", A)
     checks.check_array_type("x", x)
+    checks.check_layers_and_rows(A, x)
     h = jnp.asarray(x)
     for layer in A:
         h = h + h @ layer.T
@@ -216,14 +228,19 @@ def squared_norm(blocks: Blocks) -> jax.Array:
 def max_norm(blocks: Blocks) -> np.ndarray:
     """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``.
 
-    f64[] for one net, f64[m] for m nets.
+    f64[] for one net, f64[m] for m nets. By NumPy: ValueError for what is no array of
+    numbers, or not known yet while JAX traces.
     """
-    matrices = [np.asarray(blocks.U), np.asarray(blocks.V)]
+    matrices = [
+        checks.plain_array("U of the net", blocks.U),
+        checks.plain_array("V of the net", blocks.V),
+    ]
     norms = [
         np.linalg.norm(matrix, 2, axis=(-2, -1)).max(axis=-1) for matrix in matrices
     ]
     if blocks.s is not None:
-        norms.append(np.linalg.norm(np.asarray(blocks.s), axis=-1).max(axis=-1))
+        s = checks.plain_array("s of the net", blocks.s)
+        norms.append(np.linalg.norm(s, axis=-1).max(axis=-1))
     return np.max(norms, axis=0)
 
 
@@ -272,8 +289,13 @@ def gradient_descent(
     There are ``records * updates_per_record`` updates. `blocks` and `problem` have a
     leading axis of m starts, each with its own sample. Returns the last weights and
     "curve" f64[m, records + 1], the risk at the start and at each record, "travelled"
-    f64[m], ``||theta - theta_start||``, and "squared_gradient" f64[m] at the end.
+    f64[m], ``||theta - theta_start||``, and "squared_gradient" f64[m] at the end. All
+    are computed in the common dtype of the arrays. ValueError unless both counts are
+    whole numbers of 0 or more.
     """
+    records = checks.check_whole("records", records, 0)
+    updates_per_record = checks.check_whole("updates_per_record", updates_per_record, 0)
+    blocks, problem = in_one_dtype(blocks, problem)
 
     def descend(start, sample):
         gradient = jax.grad(risk)

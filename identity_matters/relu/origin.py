@@ -7,6 +7,9 @@ As eps falls to 0, ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
 
 where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i`` (N1
 to N5). For eps < 0 the form is ``q(-theta)``. It differs, as -w has other features.
+
+All but the last function here compute by NumPy, from plain arrays of numbers; others
+are a ValueError, and so are arrays that JAX traces.
 """
 
 import jax
@@ -14,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters.checks import plain_array
 from identity_matters.relu import model
 from identity_matters.relu.model import Blocks, Problem
 
@@ -22,7 +26,7 @@ _POWER_STEPS = 30  # of the power iteration; the largest value on the way counts
 
 def unit_inputs(problem: Problem, bias: bool) -> np.ndarray:
     """``z_i``: f64[n, d + 1] with biases, f64[n, d] without."""
-    z = np.asarray(problem.x) @ np.asarray(problem.A).T
+    z = plain_array("x", problem.x) @ plain_array("A", problem.A).T
     return np.concatenate([z, np.ones((len(z), 1))], axis=1) if bias else z
 
 
@@ -31,10 +35,11 @@ def errors(problem: Problem) -> np.ndarray:
 
     Leading axes are kept. ValueError unless y has the shape of the predictions.
     """
-    linear = np.asarray(problem.B) @ np.asarray(problem.A)
-    predictions = np.asarray(problem.x) @ np.swapaxes(linear, -1, -2)
+    linear = plain_array("B", problem.B) @ plain_array("A", problem.A)
+    predictions = plain_array("x", problem.x) @ np.swapaxes(linear, -1, -2)
+    y = plain_array("y", problem.y)
     model.check_shape_of_y(problem, predictions.shape)
-    return np.asarray(problem.y) - predictions
+    return y - predictions
 
 
 def risk_at_origin(problem: Problem) -> np.ndarray:
@@ -48,24 +53,24 @@ def error_correlation(W: ArrayLike, problem: Problem) -> np.ndarray:
     W is f64[k, d + 1], biases last, or f64[k, d]: its width says whether there are
     biases.
     """
-    W = np.asarray(W)
+    W = plain_array("W", W)
     z = unit_inputs(problem, bias=W.shape[1] > problem.A.shape[0])
-    pulled_back = errors(problem) @ np.asarray(problem.B)
+    pulled_back = errors(problem) @ plain_array("B", problem.B)
     return np.maximum(z @ W.T, 0).T @ pulled_back / len(z)
 
 
 def unit_weights(blocks: Blocks) -> np.ndarray:
     """The rows w of all blocks: f64[l k, d + 1] with biases last, or f64[l k, d]."""
-    U = np.asarray(blocks.U)
-    rows = U
+    rows = plain_array("U", blocks.U)
     if blocks.s is not None:
-        rows = np.concatenate([U, np.asarray(blocks.s)[..., None]], axis=-1)
+        s = plain_array("s", blocks.s)
+        rows = np.concatenate([rows, s[..., None]], axis=-1)
     return rows.reshape(-1, rows.shape[-1])
 
 
 def second_order_form(blocks: Blocks, problem: Problem) -> float:
     """``q(theta)``, by the formula above."""
-    v = np.swapaxes(np.asarray(blocks.V), 1, 2).reshape(-1, problem.A.shape[0])
+    v = np.swapaxes(plain_array("V", blocks.V), 1, 2).reshape(-1, problem.A.shape[0])
     return float(-2 * np.sum(v * error_correlation(unit_weights(blocks), problem)))
 
 
@@ -79,7 +84,7 @@ def escape_curvature(
     cone.
     """
     z = unit_inputs(problem, bias)
-    pulled_back = errors(problem) @ np.asarray(problem.B) / len(z)
+    pulled_back = errors(problem) @ plain_array("B", problem.B) / len(z)
     W = rng.standard_normal((starts, z.shape[1]))
     best = 0.0
     best_w = W[0] / np.linalg.norm(W[0])
@@ -106,7 +111,7 @@ def escape_direction(w: ArrayLike, problem: Problem, depth: int, width: int) -> 
     w, a unit vector, f64[d + 1] with a bias (last) or f64[d], has ``m(w) != 0``, else a
     ValueError.
     """
-    w = np.asarray(w)
+    w = plain_array("w", w)
     dimension = problem.A.shape[0]
     (m,) = error_correlation(w[None], problem)
     if not m.any():

@@ -65,6 +65,27 @@ def test_one_label_is_not_compared_with_all_predictions():
         sampled.mean_loss(np.zeros((2, 3, 3)), np.ones((4, 3)), np.ones((1, 3)))
 
 
+def test_the_rows_of_one_matrix_are_no_layers():
+    with pytest.raises(ValueError, match=r"A must be \[depth, d, d\], and x \[n, d\]"):
+        sampled.forward(np.eye(3), np.eye(3))
+
+
+def test_inputs_may_be_of_another_dtype_than_the_layers():
+    whole = np.arange(12).reshape(4, 3)
+    for x in (whole, whole.astype(np.float32)):
+        outputs = sampled.forward(np.ones((2, 3, 3)), x)
+        np.testing.assert_array_equal(outputs, whole @ (np.eye(3) + 5 * np.ones(3)))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [jax.random.key(0), jax.random.split(jax.random.key(0), (2, 2)), np.arange(2), 0],
+)
+def test_each_example_has_its_own_key(problem, keys):
+    with pytest.raises(ValueError, match=r"keys must be typed keys \[n\], as jax"):
+        sampled.draw(problem, keys)
+
+
 @pytest.mark.parametrize("squarings", [2, 8])
 def test_bounds_of_spectral_norms(squarings):
     A = np.concatenate([layers(), np.zeros((1, D, D)), 0.1 * np.eye(D)[None]])

@@ -89,16 +89,83 @@ def test_what_is_added_must_be_there_for_each_block_and_example(shape):
         model.forward(NET_OF_TWO, SIX_EXAMPLES, np.zeros(shape))
 
 
+def stacked(*trees):
+    """The trees with a leading axis of 1."""
+    return jax.tree.map(lambda leaf: leaf[None], trees)
+
+
 def test_float32_stays_float32():
     single = jax.tree.map(np.float32, (NET_OF_TWO, SIX_EXAMPLES))
     assert model.risk(*single).dtype == np.float32
-    nets, samples = jax.tree.map(lambda leaf: leaf[None], single)
+    nets, samples = stacked(*single)
     _, numbers = critical_points.find(
         nets, samples, np.array([True]), steps=3, tolerance=1e-6
     )
     assert numbers["risk"].dtype == np.float32
     _, curves = flow.flow(nets, samples, np.ones(1), steps=2)
     assert curves["risk"].dtype == np.float32
+
+
+# Functions of nets and samples with a leading axis of 1, and their settings.
+SETTINGS = {
+    flow.flow: {"time": np.ones(1), "steps": 2},
+    model.gradient_descent: {
+        "learning_rate": 0.1,
+        "records": 1,
+        "updates_per_record": 2,
+    },
+    critical_points.find: {
+        "descends": np.array([True]),
+        "steps": 2,
+        "tolerance": 1e-9,
+    },
+    feature_bound.search: {
+        "norm": 0.5,
+        "objective": "ratio",
+        "steps": 2,
+        "learning_rate": 0.1,
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", [int, np.float32])
+@pytest.mark.parametrize("function", SETTINGS)
+def test_weights_move_in_the_common_dtype(function, dtype):
+    """Those of integers, or of shorter floats, would be rounded after every step."""
+    nets, samples = stacked(NET_OF_TWO, SIX_EXAMPLES)
+    U = np.ones_like(nets.U)
+    x = np.ones_like(samples.x)
+    expected = function(nets._replace(U=U), samples, **SETTINGS[function])
+    given = function(nets._replace(U=U.astype(dtype)), samples, **SETTINGS[function])
+    jax.tree.map(np.testing.assert_array_equal, given, expected)
+    expected = function(nets, samples._replace(x=x), **SETTINGS[function])
+    given = function(nets, samples._replace(x=x.astype(dtype)), **SETTINGS[function])
+    jax.tree.map(np.testing.assert_array_equal, given, expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "changed", "message"),
+    [
+        (flow.flow, {"time": np.ones(())}, "time be one number for each, got U of"),
+        (flow.flow, {"time": np.ones(2)}, r"time of shape \(2,\)"),
+        (flow.flow, {"steps": 2.5}, "steps must be a whole number, got 2.5"),
+        (flow.flow, {"steps": -1}, "steps must be at least 1, got -1"),
+        (model.gradient_descent, {"records": -1}, "records must be at least 0"),
+        (model.gradient_descent, {"records": 2.5}, "records must be a whole number"),
+        (model.gradient_descent, {"updates_per_record": -1}, "must be at least 0"),
+        (critical_points.find, {"steps": -1}, "steps must be at least 0, got -1"),
+        (feature_bound.search, {"steps": 0}, "steps must be at least 1, got 0"),
+    ],
+)
+def test_searches_and_flows_take_whole_numbers_of_steps(function, changed, message):
+    nets, samples = stacked(NET_OF_TWO, SIX_EXAMPLES)
+    with pytest.raises(ValueError, match=message):
+        function(nets, samples, **{**SETTINGS[function], **changed})
+
+
+def test_the_rows_of_one_matrix_are_no_layers():
+    with pytest.raises(ValueError, match=r"A must be \[depth, d, d\], and x \[n, d\]"):
+        model.linear_outputs(np.eye(2), np.eye(2))
 
 
 def test_labels_of_another_shape_have_no_errors_at_the_origin():

@@ -1,7 +1,6 @@
-"""Values of runs in sentences and tables: numbers, verdicts, claims, printed bounds."""
+"""Values of runs in sentences and tables: numbers, verdicts, claims."""
 
 import dataclasses
-import math
 import shutil
 import string
 
@@ -309,39 +308,6 @@ def test_undecided_comparisons_contradict_nothing(tmp_path, yours, count):
     assert len(collection.contradictions([group(yours)], reference)) == count
     undecided = [group(["reproduced", "undecided", "undecided"])]
     assert not collection.contradictions([group(yours[:1])], undecided)
-
-
-def test_printed_bounds_by_hand():
-    assert paper.theorem_2_1_bound_iclr2017(0.0, 2) == pytest.approx(math.pi)
-    # gamma = pi / 3: 2 (2 sqrt(pi))^2 / 8 = pi
-    assert paper.theorem_2_1_bound_iclr2017(math.pi / 3, 8) == pytest.approx(math.pi)
-    assert paper.theorem_2_1_bound_v3(math.pi / 3, 5) == pytest.approx(math.pi)
-    assert paper.theorem_2_1_bound_psd(2.0, 12) == pytest.approx(0.5)
-    point = {"depth": 3, "tau": 0.5, "sigma_min": 1.0, "excess": 1.0}
-    assert paper.gradient_bound_iclr2017(**point) == 12 * 0.25
-    assert paper.gradient_bound_v3(**point) == 12 * 0.0625
-    # 10 log(7) / 4 = 4.86 and 10 log(8) / 4 = 5.20, rounded up.
-    assert [paper.theorem_3_2_width(n, 2.0) for n in (7, 8)] == [5, 6]
-
-
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (lambda: paper.theorem_2_1_bound_v3(-1.0, 4), "gamma must be 0 or more"),
-        (lambda: paper.theorem_2_1_bound_psd(1.0, -4), "depth at least 1, got 1.0 and"),
-        (lambda: paper.theorem_2_1_bound_iclr2017(math.nan, 4), "gamma must be 0"),
-        (lambda: paper.theorem_3_2_width(10, 0.0), "rho above 0, got 10 and 0.0"),
-        (
-            lambda: paper.few_numbers(
-                examples=9, features=2, num_classes=2, group_points=3, width=5
-            ),
-            "width at least 6, got 3 and 5",
-        ),
-    ],
-)
-def test_bounds_of_the_paper_refuse_an_invalid_gamma_depth_or_count(state, message):
-    with pytest.raises(ValueError, match=message):
-        state()
 
 
 def test_a_claim_must_say_who_was_first():

@@ -1,6 +1,6 @@
 """The counterexamples of docs/theory/errata.md in exact integers and fractions.
 
-See its table.
+See its table. At the end, the printed bounds as functions.
 """
 
 import itertools
@@ -321,3 +321,42 @@ def test_parameter_counts():
         stages = [stage(*width, b) for width, b in zip(widths, blocks, strict=True)]
         assert 7**2 * 3 * 64 + sum(stages) == count
     assert paper.NUMBERS["imagenet_parameters"].value == 35_700_000
+
+
+def test_printed_bounds_by_hand():
+    assert paper.theorem_2_1_bound_iclr2017(0.0, 2) == pytest.approx(math.pi)
+    # gamma = pi / 3: 2 (2 sqrt(pi))^2 / 8 = pi
+    assert paper.theorem_2_1_bound_iclr2017(math.pi / 3, 8) == pytest.approx(math.pi)
+    assert paper.theorem_2_1_bound_v3(math.pi / 3, 5) == pytest.approx(math.pi)
+    assert paper.theorem_2_1_bound_psd(2.0, 12) == pytest.approx(0.5)
+    point = {"depth": 3, "tau": 0.5, "sigma_min": 1.0, "excess": 1.0}
+    assert paper.gradient_bound_iclr2017(**point) == 12 * 0.25
+    assert paper.gradient_bound_v3(**point) == 12 * 0.0625
+    # 10 log(7) / 4 = 4.86 and 10 log(8) / 4 = 5.20, rounded up.
+    assert [paper.theorem_3_2_width(n, 2.0) for n in (7, 8)] == [5, 6]
+
+
+def few_numbers(**changed):
+    sizes = {"examples": 9, "features": 2, "num_classes": 2, "group_points": 3}
+    return paper.few_numbers(**{**sizes, **changed})
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda: paper.theorem_2_1_bound_v3(-1.0, 4), "gamma must be 0 or more"),
+        (lambda: paper.theorem_2_1_bound_psd(1.0, -4), "depth must be at least 1"),
+        (lambda: paper.theorem_2_1_bound_iclr2017(math.nan, 4), "gamma must be one"),
+        (lambda: paper.theorem_2_1_bound_v3(np.ones(2), 4), "gamma must have 0 axes"),
+        (lambda: paper.theorem_2_1_bound_v3(1.0, 2.5), "depth must be a whole number"),
+        (lambda: paper.theorem_3_2_width(10, 0.0), "rho must be above 0, got 0.0"),
+        (lambda: paper.theorem_3_2_width(10, 1e-200), "rho must be from 1e-150 to"),
+        (lambda: paper.theorem_3_2_width(10, 1e200), r"to 1e\+150, got 1e\+200"),
+        (lambda: few_numbers(width=5), "width must be at least 6, got 5"),
+        (lambda: few_numbers(examples=-1), "examples must be at least 1, got -1"),
+        (lambda: few_numbers(features=2.5), "features must be a whole number"),
+    ],
+)
+def test_bounds_of_the_paper_refuse_what_their_formulas_are_not_for(state, message):
+    with pytest.raises(ValueError, match=message):
+        state()
