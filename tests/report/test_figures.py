@@ -196,6 +196,22 @@ def test_series_differ_by_marker_and_dashes_as_well_as_by_colour():
     assert {line.get_linestyle() for line in (*marks, *crosses)} == {"None"}
 
 
+def test_black_marks_are_light_in_the_dark_mode():
+    """Matplotlib writes no fill for black, the default, so they must inherit one."""
+    (figure,) = (figure for figure in figures.FIGURES if figure.name == "optimum_curve")
+
+    def draw(points, canvas):
+        canvas.subplots().plot([1], [1], "o", color="black")
+
+    svg = saving.render(figure._replace(draw=draw), [])
+    (mark,) = re.findall(r"<g clip-path[^>]*>\s*<use [^>]*/>", svg)
+    assert "fill" not in mark
+    (rule,) = re.findall(
+        r"@media \(prefers-color-scheme: dark\)\{svg\{fill:(#\w+)\}", svg
+    )
+    assert rule == "#e4e7eb"
+
+
 def test_a_figure_says_what_its_medians_are_of():
     def note(*values_per_place):
         canvas = drawing.Canvas()

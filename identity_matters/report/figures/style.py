@@ -55,8 +55,9 @@ _DARK_GREYS = {
 }
 # In the order of COLOURS, without black, which is among the greys.
 _DARK_COLOURS = ("#4aa3e0", "#ff8a3c", "#2fc99b", "#e59cc5", "#ffc04d", "#a5dcff")
-# Matplotlib gives text in an SVG no colour, so no rule of a colour finds it.
-_DARK_TEXT = "text{fill:#e4e7eb}"
+# Matplotlib gives text, and black marks and bands, no fill in an SVG, since black is the
+# default; so no rule of a colour finds them. They inherit this one.
+_DARK_FILL = "svg{fill:#e4e7eb}"
 
 
 def _dark_style() -> str:
@@ -68,7 +69,7 @@ def _dark_style() -> str:
         for light, dark in dark_of.items()
         for kind in ("fill", "stroke")
     ]
-    return f"@media (prefers-color-scheme: dark){{{_DARK_TEXT}{''.join(rules)}}}"
+    return f"@media (prefers-color-scheme: dark){{{_DARK_FILL}{''.join(rules)}}}"
 
 
 DARK_STYLE = _dark_style()
