@@ -55,8 +55,8 @@ _DARK_GREYS = {
 }
 # In the order of COLOURS, without black, which is among the greys.
 _DARK_COLOURS = ("#4aa3e0", "#ff8a3c", "#2fc99b", "#e59cc5", "#ffc04d", "#a5dcff")
-# Matplotlib gives text, and black marks and bands, no fill in an SVG, since black is the
-# default; so no rule of a colour finds them. They inherit this one.
+# Matplotlib gives text, and black marks and bands, no fill in an SVG, as black is the
+# default. No rule of a colour finds them; they inherit this one.
 _DARK_FILL = "svg{fill:#e4e7eb}"
 
 
