@@ -401,9 +401,10 @@ def test_refused(function, change, message):
         ({"Sigma": 1.0}, r"Sigma must be 2 x 1 x 1, .* got shape \(\)"),
         (
             {
-                "A": np.zeros((1, 1, 2, 2)),
-                "R": np.zeros((1, 2, 2)),
-                "Sigma": np.array([[[1.0, 0.5], [0.0, 1.0]]]),
+                "A": np.zeros((2, 1, 2, 2)),
+                "R": np.zeros((2, 2, 2)),
+                # Up to 128 eps may be rounding.
+                "Sigma": np.eye(2) + np.array([[[0.0, 0.0]], [[0.0, 2.0**-44]]]),
                 "depth": 1,
             },
             "Sigma must be symmetric",
