@@ -373,6 +373,12 @@ def test_no_floor_without_a_positive_definite_second_moment():
         ),
         (
             floor,
+            # From -128 eps on it may be rounding.
+            {"R": np.diag([1.0, -1.0]), "Sigma": np.diag([1.0, -(2.0**-44)])},
+            "positive semidefinite",
+        ),
+        (
+            floor,
             {"R": np.diag([1, -1e-17]), "Sigma": np.eye(2)},
             "R must be invertible",
         ),
