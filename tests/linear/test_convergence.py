@@ -233,6 +233,11 @@ def test_numbers_that_float64_cannot_square_are_refused_without_a_warning(scale,
     )
 
 
+def test_a_square_that_underflows_does_not_lower_the_bound_of_a_norm():
+    kept = second_moment.kept_part(np.array([[1e100]]))
+    assert kept.squared_norm_bound(np.array([[1e-170]])) > 1e-240
+
+
 def test_certified_problems_with_any_second_moment_converge():
     """Condition 1 to 1e20, rotated or not, det R of both signs.
 
