@@ -161,12 +161,15 @@ def certify(
         unit_norms=np.linalg.norm(plan.U, axis=2),
         dtype=dtype,
     )
-    eta = _errors_in_block(solved)
-    delta = _move_errors(solved, eta)
-    margins = _margins(solved, eta, largest_delta=delta.max())
-    smallest_margin = min(part.margin.min() for part in margins)
-    ratio = min((part.margin / part.error).min() for part in margins)
-    output_error = _output_error(solved, delta)
+    # Numbers beyond float64 become infinite or NaN, and then nothing holds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        eta = _errors_in_block(solved)
+        delta = _move_errors(solved, eta)
+        margins = _margins(solved, eta, largest_delta=delta.max())
+        # Unlike Python's `min`, NumPy's is NaN if one of them is.
+        smallest_margin = np.min([part.margin.min() for part in margins])
+        ratio = np.min([(part.margin / part.error).min() for part in margins])
+        output_error = _output_error(solved, delta)
     return Certificate(
         precision=np.dtype(dtype).name,
         smallest_margin=float(smallest_margin),

@@ -268,12 +268,20 @@ def _require_positive_on_own_point(
 def solve_output(plan: Plan, dtype: DTypeLike) -> np.ndarray:
     """The V of the last block, f64[r, r], which maps q_j to the one-hot e_j.
 
-    ``output_V relu(output_U q_j + output_s) = e_j`` for all j.
+    ``output_V relu(output_U q_j + output_s) = e_j`` for all j. PrecisionError if two of
+    the q_j are equal in this precision.
     """
     activations = np.maximum(
         plan.output_U @ plan.surrogates.T + plan.output_s[:, None], 0
     )
-    return round_to(np.linalg.inv(activations), dtype)
+    try:
+        output_V = np.linalg.inv(activations)
+    except np.linalg.LinAlgError:
+        raise PrecisionError(
+            f"{np.dtype(dtype)} cannot tell the surrogate labels of two classes apart;"
+            f" {remedy(np.dtype(dtype).name)}"
+        ) from None
+    return round_to(output_V, dtype)
 
 
 def apply(

@@ -16,6 +16,7 @@ from identity_matters.memorize import (
     input_map,
     memorize,
 )
+from identity_matters.memorize.certificate import PrecisionError
 from identity_matters.memorize.plan import Plan, Solution
 from identity_matters.memorize.rounding import gamma, round_to
 from tests import hostile_networks
@@ -200,6 +201,31 @@ def test_the_bounds_of_one_point_by_hand():
         close, h, y, solution, np.dtype(np.float32)
     ).margin_over_rounding
     assert ratio == pytest.approx(120 / (12 + 48), rel=1e-4)
+
+
+@pytest.mark.parametrize("margin", ["point_margin", "surrogate_margin"])
+def test_a_margin_that_is_no_number_is_not_certified(margin):
+    plan, solution = _one_point(2.0)
+    h = np.array([[2.0]])
+    y = np.array([0])
+    assert certificate.certify(plan, h, y, solution, np.dtype(np.float32)).holds
+    unknown = plan._replace(**{margin: np.array([np.nan])})
+    bounds = certificate.certify(unknown, h, y, solution, np.dtype(np.float32))
+    assert math.isnan(bounds.margin_over_rounding) and not bounds.holds
+
+
+def test_surrogate_labels_that_coincide_are_a_matter_of_precision():
+    """Points a few steps of float32 apart, and three classes, one without examples."""
+    steps = [[0, -1, -2], [-2, 0, -1], [-1, 0, 0], [-3, 2, -3], [2, 0, -1], [2, 0, 0]]
+    x = (1 + 2.0**-24 * np.array(steps)).astype(np.float32)
+    with pytest.raises(PrecisionError, match="float32 cannot tell the surrogate label"):
+        memorize(x, np.array([1, 0, 1, 1, 1, 1]), 3, width=2)
+
+
+def test_rows_of_very_different_sizes_are_refused_without_a_warning():
+    x = np.array([[1e210], [-1e80], [-1e10], [-1e-140]])
+    with pytest.raises(PrecisionError, match="float64 is too coarse"):
+        memorize(x, np.arange(4) % 2, width=1)
 
 
 def _output_error(q: float, s: list, V: list, delta: float, dtype=np.float64) -> float:
