@@ -360,7 +360,9 @@ def test_the_identity_is_compared_over_depth_and_failures_are_marked():
     with_identity = "with the identity, paper's start"
     assert marks(test, with_identity) == [(7, 10), (31, 8)]
     assert marks(train, with_identity) == [(7, 5), (31, 4)]
-    assert marks(test, "failed") == [(7, 90), (31, 100)]
+    assert marks(test, "_failed") == [(7, 90), (31, 100)]
+    (legend,) = canvas.legends
+    assert legend.get_texts()[-1].get_text() == "failed"
 
 
 def test_an_arm_has_the_colour_of_the_same_net_among_the_perceptrons():

@@ -68,7 +68,8 @@ def draw_ablation(points: Points, canvas: Canvas) -> None:
         below.set(xlabel="steps", ylim=(0, 100))
     grid[0, 0].set_ylabel("training loss")
     grid[1, 0].set_ylabel("test error (percent)")
-    legend_below(canvas, grid[1], columns=len(nets))
+    question = points[0]["variant"].rpartition("/")[2].replace("_", " ")
+    legend_below(canvas, grid[1], columns=len(nets), title=question)
 
 
 def _mark_divergence(axes: Any, losses: Points) -> None:

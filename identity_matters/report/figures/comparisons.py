@@ -87,13 +87,16 @@ def draw_identity(points: Points, canvas: Canvas) -> None:
             curves(axes, series(of_variant, "arm", arms), "convolutions", error)
             for looks, of_arm in series(of_variant, "arm", arms):
                 failed = [point for point in of_arm if point["failed"]]
-                crosses = _FAILED | {"color": looks["color"]}
+                # A label that begins with "_" is not in the legend.
+                crosses = _FAILED | {"color": looks["color"], "label": "_failed"}
                 scatter(axes, failed, "convolutions", error, **crosses)
             # A cross at 100 is shown whole.
             axes.set(xscale="log", ylim=(-3, 106), ylabel=label)
             axes.set(xlabel="convolutions")
             axes.set_xticks(depths, [str(depth) for depth in depths])
             axes.set_xticks([], minor=True)
+    of_every_arm = _FAILED | {"color": "grey"}
+    scatter(canvas.axes[-1], [], "convolutions", "failed", **of_every_arm)
     legend_below(canvas, canvas.axes, columns=2)
 
 

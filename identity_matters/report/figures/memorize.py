@@ -63,9 +63,11 @@ def draw_parameters(points: Points, canvas: Canvas) -> None:
         for certified, shown in split(rows, "certified").items():
             options = dict(looks)
             if not certified:
+                # Large, so that they show around those that are certified.
                 options |= {
                     "label": f"{looks['label']}, not certified",
                     "markerfacecolor": "none",
+                    "markersize": 8,
                 }
             curve(axes, shown, "examples", "block_parameters", line=None, **options)
     single = [point for point in points if point["precision"] == "float32"]
