@@ -72,7 +72,11 @@ def main(experiment: Experiment) -> None:
         pass
     # SystemExit, too: if the code of a run calls sys.exit, the run has failed.
     except BaseException as error:
-        ending = endings.ending_of(error, str(flags.FLAGS["results_dir"].value))
+        ending = endings.ending_of(
+            error,
+            results_dir=_directory_of("results_dir"),
+            checkpoint_dir=_directory_of("checkpoint_dir"),
+        )
         _report(experiment, ending)
     _flush_output()
     if joined and not ending.is_bug:
@@ -88,6 +92,11 @@ def _as_usage_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise app.UsageError(runs.first_line(error)) from None
+
+
+def _directory_of(flag: str) -> str:
+    """The value of a flag; empty if this kind of experiment does not have it."""
+    return str(flags.FLAGS[flag].value) if flag in flags.FLAGS else ""
 
 
 def _execute(

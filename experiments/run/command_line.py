@@ -1,14 +1,11 @@
 """The command line of an experiment: its flags, and the settings that they choose."""
 
-import importlib.util
 import os
 import re
 import runpy
-from typing import Any
 
 import ml_collections
 from absl import flags
-from etils import epath
 from ml_collections import config_flags
 
 from experiments.run import help_text
@@ -88,9 +85,8 @@ def parse(
     for name in ("results_dir", "profile", "checkpoint_dir"):
         if name in options:
             options[name] = paths.expand_home(options[name])
-    # Where JAX is to find out which process this is, that is not known yet.
-    is_another = "process_id" in flags.FLAGS and bool(flags.FLAGS.process_id)
-    _check_options(options, writes=not is_another)
+    if not options["results_dir"]:
+        raise ValueError("results_dir must name a directory, but is empty")
     return config, {"defaults": defaults, **options}
 
 
@@ -177,25 +173,3 @@ def _misspelt(error: AttributeError | KeyError) -> str:
     """
     cause = error.args[0] if isinstance(error.args[0], KeyError) else error
     return runs.first_line(cause).strip("'\"")
-
-
-def _check_options(options: dict[str, Any], *, writes: bool) -> None:
-    """Makes the directories for profiles and checkpoints; refuses unusable options.
-
-    ValueError for an empty results_dir, and, in a process that `writes`, for a
-    directory that cannot be made, or TensorBoard where it is missing.
-    """
-    if not options["results_dir"]:
-        raise ValueError("results_dir must name a directory, but is empty")
-    if not writes:
-        return
-    for name in ("profile", "checkpoint_dir"):
-        try:
-            if options.get(name):
-                epath.Path(options[name]).mkdir(parents=True, exist_ok=True)
-        except Exception as error:  # of any type where a bucket does not answer
-            raise ValueError(
-                f"--{name} cannot be used: {runs.first_line(error)}"
-            ) from None
-    if options.get("tensorboard") and not importlib.util.find_spec("tensorboardX"):
-        raise ValueError("--tensorboard needs tensorboardX; run: make setup-dev")

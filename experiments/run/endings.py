@@ -90,8 +90,14 @@ class Ending(NamedTuple):
 DONE = Ending(0, message=None)
 
 
-def ending_of(error: BaseException, results_dir: str) -> Ending:
-    """How the command ends after `error`."""
+def ending_of(
+    error: BaseException, results_dir: str, checkpoint_dir: str = ""
+) -> Ending:
+    """How the command ends after `error`.
+
+    The directories are those of the command line, the second one empty if it was not
+    given.
+    """
     if isinstance(error, app.UsageError | runs.RunError):
         return Ending(USAGE_ERROR_CODE, str(error))
     if isinstance(error, SkippedError):
@@ -105,16 +111,21 @@ def ending_of(error: BaseException, results_dir: str) -> Ending:
         return Ending(CTRL_C_CODE, f"interrupted; {RESUMES}")
     if isinstance(error, BrokenPipeError):  # `| head` has read enough
         return Ending(FAILED_CODE, "the pipe that it wrote to was closed")
-    return Ending(FAILED_CODE, machine_failure(error, results_dir))
+    failure = machine_failure(error, results_dir, checkpoint_dir)
+    return Ending(FAILED_CODE, failure)
 
 
-def machine_failure(error: BaseException, results_dir: str) -> str | None:
+def machine_failure(
+    error: BaseException, results_dir: str, checkpoint_dir: str = ""
+) -> str | None:
     """One line for a failure of the machine; None for a bug."""
     text = runs.first_line(error)
     # In words, not by errno: orbax reports a full
     # disk as RESOURCE_EXHAUSTED, in words alone.
     if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
-        place = getattr(error, "filename", None) or results_dir
+        # Errors of writing do not say where, and those of orbax do not, either.
+        written = " or ".join(filter(None, (results_dir, checkpoint_dir)))
+        place = getattr(error, "filename", None) or written
         return (
             f"the disk of {place} is full: free some space there; {RESUMES}, nothing"
             " that was recorded is lost"

@@ -55,15 +55,27 @@ def execute(
       Interrupted, KeyboardInterrupt: after either the same call resumes, without
         `overwrite`.
     """
-    prepared = _prepare(experiment, config.to_dict(), defaults, seed)
-    run_dir = _open_run(prepared, results_dir, overwrite)
-    with endings.recorded(
-        run_dir, fields_if_diverged=lambda: _fields_if_diverged(prepared, run_dir)
-    ):
-        _measure(prepared, run_dir, overwrite, log_options)
-        verdict = prepared.experiment.judge(prepared.judged_settings, run_dir.records)
-        fields = _conclusion(prepared, verdict, run_dir.records)
-        summary = run_dir.finish("done", **fields)
+    # Several processes must stop together, at points that all of them come to, and from
+    # the last of these points on not at all.
+    with stop_signal(asks_first=_are_several(experiment)) as stop:
+        prepared = _prepare(
+            experiment,
+            config.to_dict(),
+            defaults=defaults,
+            seed=seed,
+            log_options=log_options,
+            stop=stop,
+        )
+        run_dir = _open_run(prepared, results_dir, overwrite)
+        with endings.recorded(
+            run_dir, fields_if_diverged=lambda: _fields_if_diverged(prepared, run_dir)
+        ):
+            _measure(prepared, run_dir, overwrite, log_options, stop)
+            verdict = prepared.experiment.judge(
+                prepared.judged_settings, run_dir.records
+            )
+            fields = _conclusion(prepared, verdict, run_dir.records)
+            summary = run_dir.finish("done", **fields)
     if _writes(experiment):
         logging.info("%s", last_lines(summary, run_dir.path, results_dir))
     return summary
@@ -96,27 +108,32 @@ class _Prepared:
 
 
 def _prepare(
-    experiment: Experiment, config: dict, defaults: dict | None, seed: int
+    experiment: Experiment,
+    config: dict,
+    *,
+    defaults: dict | None,
+    seed: int,
+    log_options: dict,
+    stop: Stop,
 ) -> _Prepared:
-    """Configures the process, checks the settings and builds the trials."""
+    """Configures the process, checks settings and options and builds the trials."""
     defaults = defaults or config
     settings = without(config, "scale")
     name = name_run(config, defaults)
     _configure_process(experiment, settings)
     refusal = None
-    # Several processes must stop together, at a point that all of them come to.
-    with stop_signal(asks_first=_are_several(experiment)) as stop:
-        try:
-            trials, built = _check_and_build(experiment, settings, defaults, seed)
-        except Exception as error:
-            if not _is_refusal(experiment, error):
-                if name.changed:
-                    error.add_note(f"with changed settings: {name.changed}")
-                raise
-            refusal = ValueError(runs.first_line(error))
-            trials, built = [], []
-        # All processes come to this point, also those that refuse.
-        _require_agreement(experiment, settings, seed, built, refusal, stop)
+    try:
+        _check_log_options(experiment, log_options)
+        trials, built = _check_and_build(experiment, settings, defaults, seed)
+    except Exception as error:
+        if not _is_refusal(experiment, error):
+            if name.changed:
+                error.add_note(f"with changed settings: {name.changed}")
+            raise
+        refusal = ValueError(runs.first_line(error))
+        trials, built = [], []
+    # All processes come to this point, also those that refuse.
+    _require_agreement(experiment, settings, seed, built, refusal, stop)
     _warn_of_hours(experiment, settings["variant"], built)
     return _Prepared(
         experiment=experiment,
@@ -126,6 +143,14 @@ def _prepare(
         trials=trials,
         built=built,
     )
+
+
+def _check_log_options(experiment: Experiment, log_options: dict) -> None:
+    """`training_log.check_options`, in the process that writes."""
+    if isinstance(experiment, TrainingExperiment) and _writes(experiment):
+        from experiments.run import training_log
+
+        training_log.check_options(**log_options)
 
 
 def _check_and_build(
@@ -170,8 +195,12 @@ def _most_devices(settings: dict) -> int:
 
 
 def _are_several(experiment: Experiment) -> bool:
-    """Whether other processes take part; only trainings may have several."""
-    return isinstance(experiment, TrainingExperiment) and jax.process_count() > 1
+    """Whether other processes take part; only trainings may have several.
+
+    This does not look for devices, since JAX may not be set up yet.
+    """
+    is_training = isinstance(experiment, TrainingExperiment)
+    return is_training and jax.distributed.is_initialized()
 
 
 def _writes(experiment: Experiment) -> bool:
@@ -250,11 +279,11 @@ def _open_run(prepared: _Prepared, results_dir: Any, overwrite: bool) -> Any:
 
 
 def _measure(
-    prepared: _Prepared, run_dir: Any, overwrite: bool, log_options: dict
+    prepared: _Prepared, run_dir: Any, overwrite: bool, log_options: dict, stop: Stop
 ) -> None:
     """Measures all trials that are missing."""
     takes_log = isinstance(prepared.experiment, DeviceExperiment)
-    with stop_signal(asks_first=takes_log) as stop:
+    with stop_signal(asks_first=takes_log, stop=stop):
         logs = None
         if takes_log:
             from experiments.run.training_log import TrainingLogs

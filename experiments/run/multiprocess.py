@@ -5,6 +5,7 @@ Before anything is written, they compare what must be the same in all of them.
 
 import contextlib
 import json
+import signal
 import sys
 import threading
 
@@ -52,6 +53,8 @@ def join() -> bool:
     multihost.initialize(
         coordinator_address=address, num_processes=count, process_id=index
     )
+    # JAX has put a handler of SIGTERM below Python's, which would never see the signal.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return True
 
 
@@ -68,14 +71,15 @@ def leave(ending: endings.Ending) -> None:
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    waiting.join(_seconds_to_wait(ending.code))
+    waiting.join(_seconds_to_wait(ending))
 
 
-def _seconds_to_wait(code: int) -> float:
-    if code in (endings.DONE.code, endings.DIVERGED_CODE):
+def _seconds_to_wait(ending: endings.Ending) -> float:
+    if ending == endings.DONE or ending.code == endings.DIVERGED_CODE:
         return _DONE_SECONDS
-    if code in (endings.INTERRUPTED_CODE, endings.CTRL_C_CODE):
+    if ending.code in (endings.INTERRUPTED_CODE, endings.CTRL_C_CODE):
         return _STOPPED_SECONDS
+    # A run that was skipped, too: the others may not have skipped theirs.
     return _FAILED_SECONDS
 
 

@@ -41,7 +41,9 @@ class Stop:
 
 
 @contextlib.contextmanager
-def stop_signal(asks_first: bool, ignored_after: bool = False) -> Iterator[Stop]:
+def stop_signal(
+    asks_first: bool, ignored_after: bool = False, stop: Stop | None = None
+) -> Iterator[Stop]:
     """Catches SIGTERM and Ctrl-C inside; yields a `Stop`.
 
     A signal that is ignored stays so. Whoever started this process wants that: shells
@@ -51,8 +53,10 @@ def stop_signal(asks_first: bool, ignored_after: bool = False) -> Iterator[Stop]
       asks_first: the first of them only sets `requested`; any other raises its
         exception, too.
       ignored_after: both are ignored from then on; if false, all is as before.
+      stop: the one to yield, which may have been requested before; by default a new
+        one.
     """
-    stop = Stop()
+    stop = stop or Stop()
 
     def handle(number, _):
         waits = asks_first and stop.requested is None

@@ -1,6 +1,7 @@
 """What a training writes as it goes: records, checkpoints, events, progress."""
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,27 @@ from identity_matters.train.progress import Progress
 
 LONG_SECONDS = 3600  # a training that will take longer says so early
 DISPATCHES_BEFORE_ESTIMATE = 5  # the time left can be estimated after them
+
+
+def check_options(
+    *, tensorboard: bool = False, profile: str = "", checkpoint_dir: str = ""
+) -> None:
+    """Makes the directories for profiles and checkpoints.
+
+    The options are those of `TrainingLogs`. ValueError for a directory that cannot be
+    made, or TensorBoard where it is missing.
+    """
+    directories = {"profile": profile, "checkpoint_dir": checkpoint_dir}
+    for name, directory in directories.items():
+        try:
+            if directory:
+                epath.Path(directory).mkdir(parents=True, exist_ok=True)
+        except Exception as error:  # of any type where a bucket does not answer
+            raise ValueError(
+                f"--{name} cannot be used: {runs.first_line(error)}"
+            ) from None
+    if tensorboard and not importlib.util.find_spec("tensorboardX"):
+        raise ValueError("--tensorboard needs tensorboardX; run: make setup-dev")
 
 
 class TrainingLogs:

@@ -323,7 +323,7 @@ class _Run:
     def learn_whether_to_stop(self, *, ask_others: bool = False) -> None:
         """Sets `stopping` if the log asks to stop.
 
-        Several processes stop at the same step. Between dispatches they do not wait to
+        Several processes stop at the same point. Between dispatches they do not wait to
         `ask_others`, but go by what the last one told all of them, which `count` reads.
         """
         if ask_others or self.parallel.process_count == 1:
@@ -456,7 +456,7 @@ class _Run:
             # Before the first step, only this evaluation tells how long the run takes.
             if examples and not self.clock.step_seconds:
                 self.estimate_from_evaluation(self.clock.seconds / examples)
-            self.learn_whether_to_stop()
+            self.learn_whether_to_stop(ask_others=True)
             return self.stopping
 
         sums = self.parallel.evaluate(self.state, should_stop)

@@ -115,6 +115,12 @@ def test_failures_of_the_machine_are_one_line(error, message):
     assert line is None if message is None else message in line
 
 
+def test_a_full_disk_may_be_that_of_the_checkpoints():
+    full = ValueError("RESOURCE_EXHAUSTED: No space left on device")
+    code, line = endings.ending_of(full, "results", checkpoint_dir="saved")
+    assert code == 1 and line.startswith("the disk of results or saved is full: free")
+
+
 def test_only_what_comes_too_late_for_orbax_goes_untold(monkeypatch):
     told: list = []
     monkeypatch.setattr(sys, "__unraisablehook__", told.append)
@@ -216,6 +222,11 @@ def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
         with signals.stop_signal(asks_first=False) as stop, pytest.raises(exception):
             signal.raise_signal(number)
         assert stop.requested is exception
+        # One that goes on is asked already.
+        with signals.stop_signal(asks_first=True, stop=stop) as same:
+            assert same is stop
+            with pytest.raises(exception):
+                signal.raise_signal(number)
 
 
 def test_a_signal_is_not_sent_again_after_the_run(monkeypatch):

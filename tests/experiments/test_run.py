@@ -190,11 +190,6 @@ REFUSED = {
         ),
         (["--checkpoint_dir=/proc/nowhere"], "--checkpoint_dir cannot be used"),
         (
-            # Process 1 needs no checkpoints, so its part is refused for another reason.
-            ["--checkpoint_dir=/proc/nowhere", "--process_id=1"],
-            "give all of --coordinator_address, --num_processes and --process_id",
-        ),
-        (
             ["--num_processes=2"],
             "give all of --coordinator_address, --num_processes and --process_id",
         ),

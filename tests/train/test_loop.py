@@ -204,9 +204,12 @@ def test_records_that_no_checkpoint_counts_may_be_lost(run, resume, tmp_path):
         resume(directory, killed)
 
 
+@pytest.mark.parametrize("process_count", [1, 2])
 def test_an_evaluation_that_is_stopped_is_made_up_for(
-    run, resume, uninterrupted, tmp_path
+    run, resume, compiled, uninterrupted, tmp_path, monkeypatch, process_count
 ):
+    monkeypatch.setattr(compiled, "process_count", process_count)
+
     class Impatient(toy.Log):
         """Asks to stop in the middle of the evaluation at step 4."""
 
@@ -236,9 +239,10 @@ def test_processes_agree_to_stop_before_they_compile(
     asked = []
     monkeypatch.setattr(multihost, "any_process", asked.append)
     resume(tmp_path, told)
-    # Where something is due, at five steps, and after each of three evaluations; not
-    # before every step, since asking waits for the devices.
-    assert asked == [False] * (5 + 3)
+    # Where something is due, at five steps, and before each of two batches and after
+    # the last one in three evaluations; not before every step, since asking waits for
+    # the devices.
+    assert asked == [False] * (5 + 3 * 3)
 
 
 def test_without_checkpoints_nothing_is_said_to_be_saved(compiled, key):

@@ -1,12 +1,15 @@
 """Agreement among simulated processes; test_survival runs real ones."""
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import threading
 import types
 
 import jax
+import ml_collections
 import ml_dtypes
 import numpy as np
 import pytest
@@ -101,7 +104,10 @@ def test_processes_stop_together_or_not_at_all(gathered):
         multiprocess.check_stop(stop)
 
 
-@pytest.mark.parametrize("ending", [endings.Ending(2, "no disk"), endings.DONE])
+@pytest.mark.parametrize(
+    "ending",
+    [endings.Ending(2, "no disk"), endings.Ending(0, "skipped: no GPU"), endings.DONE],
+)
 def test_who_failed_alone_does_not_wait_for_those_who_wait_for_it(monkeypatch, ending):
     others_come = threading.Event()
     monkeypatch.setattr(jax.distributed, "shutdown", others_come.wait)
@@ -176,6 +182,61 @@ def test_all_stop_before_the_run_and_before_each_training_if_one_is_told(monkeyp
             stop=stop,
             logs=object(),
         )
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_signal_ends_one_process_at_once_and_several_only_together(
+    monkeypatch, several
+):
+    told = []
+
+    def tell(*_, **__):
+        told.append(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    def measure(*arguments):
+        stop = arguments[-1]
+        assert stop.requested is signals.Interrupted
+        told.append(stop)
+        raise signals.Interrupted
+
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: several)
+    monkeypatch.setattr(execution, "_prepare", tell)
+    monkeypatch.setattr(
+        execution, "_open_run", lambda *_: multiprocess.SilentRun("r", "e", [])
+    )
+    monkeypatch.setattr(execution, "_measure", measure)
+    trains = run.TrainingExperiment("cifar", __name__, trials=list, verdict=dict)
+    with pytest.raises(signals.Interrupted):
+        execution.execute(
+            trains, ml_collections.ConfigDict(), seed=0, results_dir="results"
+        )
+    assert len(told) == (2 if several else 1)
+
+
+def test_only_who_writes_must_be_able_to_write(monkeypatch):
+    trains = run.TrainingExperiment("cifar", __name__, trials=list, verdict=dict)
+    options = {"checkpoint_dir": "/proc/nowhere"}
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    with pytest.raises(ValueError, match="--checkpoint_dir cannot be used"):
+        execution._check_log_options(trains, options)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    execution._check_log_options(trains, options)
+
+
+def test_the_handler_of_a_signal_that_jax_took_over_is_back(monkeypatch):
+    def take_over(**_):
+        ignore = ctypes.c_void_p(1)  # SIG_IGN
+        ctypes.CDLL(None).signal(signal.SIGTERM, ignore)
+
+    monkeypatch.setattr(multihost, "initialize", take_over)
+    given = {"coordinator_address": None, "num_processes": None, "process_id": None}
+    chosen = types.SimpleNamespace(distributed=True, **given)
+    monkeypatch.setattr(multiprocess.flags, "FLAGS", chosen)
+    with signals.stop_signal(asks_first=True) as stop:
+        assert multiprocess.join()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested is signals.Interrupted
 
 
 def test_an_error_of_one_reaches_the_others(gathered, monkeypatch):
