@@ -294,8 +294,9 @@ def _picture(
     """A figure with its title, its caption, and the runs that it shows."""
     about = paper.FIGURES[name]
     points_file = f"{name}.csv"
+    # Two spaces break the line; without, GitHub begins the caption beside the figure.
     return markdown.fill(
-        "![{description}](figures/{name}.svg)\n**{title}.** {caption}"
+        "![{description}](figures/{name}.svg)  \n**{title}.** {caption}"
         " ({collection}, {seeds}; {points})",
         title=Markdown(about.title),
         name=Markdown(name),

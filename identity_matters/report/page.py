@@ -164,6 +164,9 @@ def _wrap_figures(tokens: list[Token]) -> None:
             continue
         image, *text = inline.children
         if image.type == "image":
+            # The caption is a block of its own on the page.
+            if text and text[0].type == "hardbreak":
+                del text[0]
             opening.tag = "figure"
             closing.tag = "figure"
             caption_opening = Token("caption", "figcaption", 1)

@@ -32,7 +32,9 @@ def test_the_report_names_everything_it_read_and_everything_it_skipped(
     assert "| norm | 1.25 | 0.5 | 1.5 |" in text
     assert "toy/plain/seed=2: interrupted" in text
     assert "seed=9/summary.json: missing" in text
-    assert "![One mark, at depth 2.](figures/toy_norms.svg)" in text
+    # With a line break before the caption, also where there is room beside the figure.
+    assert "![One mark, at depth 2.](figures/toy_norms.svg)  \n**Norms" in text
+    assert "<figcaption><strong>Norms" in (out / "report.html").read_text()
     to_errata = os.path.relpath(ROOT / "docs" / "theory" / "errata.md", out)
     caption = f"Norm over depth; see [docs/theory/errata.md]({to_errata})."
     assert f"**Norms & <bounds>.** {caption}" in text
