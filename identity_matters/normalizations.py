@@ -16,6 +16,8 @@ GCN_NORM = 55.0  # of every image after contrast normalisation
 _GCN_LEAST_DIVISOR = 1e-8
 _ZCA_BIAS = 0.1  # what is added to the variances
 LARGEST_PIXEL = 255  # of uint8
+# Float32 holds the sums of squares of 80 million numbers of this size.
+LARGEST_NORMALIZED = 1e15
 # How many rows are converted to float64 at once in fitting: images (`_fit_zca`, 100 MB
 # of CIFAR), or pixels (`_fit_mean_std`).
 _CHUNK_ROWS = 4096
@@ -51,8 +53,13 @@ def _standardize(_constants: dict, x: jax.Array) -> jax.Array:
     """
     axes = tuple(range(1, x.ndim))
     mean = jnp.mean(x, axis=axes, keepdims=True)
-    std = jnp.std(x, axis=axes, keepdims=True)
+    std = _root(jnp.var(x, axis=axes, keepdims=True))
     return (x - mean) / jnp.maximum(std, math.prod(x.shape[1:]) ** -0.5)
+
+
+def _root(squares: jax.Array) -> jax.Array:
+    """The root, with a finite slope at 0: so an even image has a gradient."""
+    return jnp.sqrt(jnp.maximum(squares, jnp.finfo(squares.dtype).tiny))
 
 
 def _fit_mean_std(images: np.ndarray) -> dict:
@@ -69,7 +76,8 @@ def _fit_mean_std(images: np.ndarray) -> dict:
         for start in range(0, len(flat), _CHUNK_ROWS):
             variance += ((flat[start : start + _CHUNK_ROWS] - mean) ** 2).sum(axis=0)
         variance /= len(flat)
-    if not np.all(variance > 0):
+    # The least normal float32: XLA takes smaller divisors for 0.
+    if not np.all(np.sqrt(variance) >= np.finfo(np.float32).tiny):
         raise ValueError(f"every channel of images must vary, got variances {variance}")
     shape = (1,) * (images.ndim - 1) + (channels,)
     return {"shift": mean.reshape(shape), "divisor": np.sqrt(variance).reshape(shape)}
@@ -79,7 +87,7 @@ def _normalize_contrast(x: jax.Array) -> jax.Array:
     """Each image of x f32[b, ...], less its mean, rescaled to the norm GCN_NORM."""
     axes = tuple(range(1, x.ndim))
     x = x - jnp.mean(x, axis=axes, keepdims=True)
-    divisor = jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) / GCN_NORM
+    divisor = _root(jnp.sum(x * x, axis=axes, keepdims=True)) / GCN_NORM
     return x / jnp.where(divisor < _GCN_LEAST_DIVISOR, 1.0, divisor)
 
 
@@ -108,7 +116,7 @@ def _whiten(constants: dict, x: jax.Array) -> jax.Array:
 
     c are the images after `_normalize_contrast`.
     """
-    flat = _normalize_contrast(x).reshape(len(x), -1)
+    flat = _normalize_contrast(x).reshape(len(x), constants["mean"].size)
     centered = flat - constants["mean"][None, :]
     # Accelerators would round the factors to bfloat16 or TF32; this product costs
     # little.

@@ -32,7 +32,7 @@ from identity_matters.checks import (
     plain_array,
     real_array,
 )
-from identity_matters.normalizations import find_normalization
+from identity_matters.normalizations import LARGEST_NORMALIZED, find_normalization
 
 DTYPES = ("uint8", "float32")  # of raw images
 # Non-negative images whose largest value is above
@@ -93,16 +93,8 @@ class Preprocessing:
                 f"{self.normalization} needs the constants {sorted(needed)}, got"
                 f" {sorted(self.constants)}"
             )
-        check_whole("pad_pixels_per_side", self.pad_pixels_per_side, 0)
-        if not isinstance(self.flip, bool):
-            raise ValueError(f"flip must be True or False, got {self.flip!r}")
         check_choice("dtype", self.dtype, DTYPES)
-        augments = bool(self.pad_pixels_per_side) or self.flip
-        if augments and len(self.image_shape) != 3:
-            raise ValueError(
-                "pad_pixels_per_side and flip are for images [n, h, w, c], got"
-                f" {shown_shape(self.image_shape)}"
-            )
+        _check_augmentation(self.pad_pixels_per_side, self.flip, self.image_shape)
 
     @classmethod
     def fit(
@@ -115,8 +107,9 @@ class Preprocessing:
     ) -> "Preprocessing":
         """The preprocessing for these training images, u8 or finite f32[n, ...].
 
-        Raises ValueError for an unknown name, other images, a negative padding, and a
-        constant channel (``mean_std``).
+        Raises ValueError for an unknown name, other images, a negative padding, a
+        constant channel (``mean_std``), and numbers above 1e15 in size, whose sums of
+        squares float32 may not hold (except ``none``).
         """
         images = plain_array("images", images)
         if images.dtype.name not in DTYPES or images.ndim < 2 or not images.size:
@@ -127,7 +120,15 @@ class Preprocessing:
         largest = _largest_magnitude(images)
         if not np.isfinite(largest):
             raise ValueError("images must be finite, got NaN or infinity")
-        constants = find_normalization(normalization).fit(images)
+        # Before constants are computed, which may take minutes.
+        fit = find_normalization(normalization).fit
+        _check_augmentation(pad_pixels_per_side, flip, images.shape[1:])
+        if normalization != "none" and largest > LARGEST_NORMALIZED:
+            raise ValueError(
+                f"images must be at most {LARGEST_NORMALIZED:g} in size for"
+                f" {normalization}, got {largest:.3g}: scale them"
+            )
+        constants = fit(images)
         return cls(
             normalization=normalization,
             constants={
@@ -160,6 +161,7 @@ class Preprocessing:
         """Inputs f32[n, ...] for evaluation, neither cropped nor flipped; jittable.
 
         Raises ValueError unless `images` have the shape and dtype of the raw ones.
+        Their scale is not looked at; `check_images` does that.
         """
         return self._normalize(self._as_float32(images))
 
@@ -270,6 +272,21 @@ class Preprocessing:
                 " same way",
                 stacklevel=4,
             )
+
+
+def _check_augmentation(
+    pad_pixels_per_side: int, flip: bool, image_shape: tuple[int, ...]
+) -> None:
+    """Raises ValueError unless images of this shape can be augmented in this way."""
+    check_whole("pad_pixels_per_side", pad_pixels_per_side, 0)
+    if not isinstance(flip, bool):
+        raise ValueError(f"flip must be True or False, got {flip!r}")
+    augments = bool(pad_pixels_per_side) or flip
+    if augments and len(image_shape) != 3:
+        raise ValueError(
+            "pad_pixels_per_side and flip are for images [n, h, w, c], got"
+            f" {shown_shape(image_shape)}"
+        )
 
 
 def raw_images(name: str, images: Any) -> np.ndarray:

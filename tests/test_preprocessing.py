@@ -205,6 +205,18 @@ def test_zca_whitens_the_training_images(monkeypatch):
             lambda images: _inputs("per_image", images)[1](images[0]),
             r"images must be uint8\[n, 4, 5, 2\], got uint8\[4, 5, 2\]",
         ),
+        # In float32 their squares are infinite, or their standard deviation is 0.
+        *(
+            (
+                lambda images, name=name: _inputs(name, np.float32(1e30) * images),
+                rf"at most 1e\+15 in size for {name}, got 2.48e\+32: scale them",
+            )
+            for name in ("per_image", "mean_std", "gcn_zca")
+        ),
+        (
+            lambda images: _inputs("mean_std", np.float32(1e-40) * images),
+            "every channel .* must vary",
+        ),
     ],
 )
 def test_unusable_settings_are_refused(call, message):
@@ -219,6 +231,25 @@ def test_no_constants_come_from_images_that_are_not_finite(normalization, number
     images[3, 1, 0, 2] = number
     with pytest.raises(ValueError, match="images must be finite, got NaN or infinity"):
         Preprocessing.fit(normalization, images)
+
+
+def test_an_augmentation_that_does_not_fit_is_refused_before_constants_are_computed(
+    monkeypatch,
+):
+    monkeypatch.setattr(np.linalg, "eigh", None)
+    with pytest.raises(ValueError, match=r"for images \[n, h, w, c\], got \[n, 40\]"):
+        _inputs("gcn_zca", _images(4).reshape(4, -1), flip=True)
+
+
+@pytest.mark.parametrize("name", ["none", "per_image", "mean_std", "gcn_zca"])
+def test_an_even_image_has_finite_gradients_and_no_images_have_no_inputs(name):
+    images = _images(8).astype(np.float32)
+    images[0] = 0
+    images[1] = 7
+    _, eval_input = _inputs(name, images)
+    gradient = jax.grad(lambda images: (eval_input(images) ** 3).sum())(images)
+    assert np.isfinite(gradient).all()
+    assert eval_input(images[:0]).shape == (0, *SHAPE)
 
 
 def test_a_list_of_images_is_told_its_dtype():

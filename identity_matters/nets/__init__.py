@@ -17,7 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from identity_matters.array_types import Array
-from identity_matters.checks import check_array_types, check_choice, check_whole
+from identity_matters.checks import (
+    check_array_type,
+    check_array_types,
+    check_choice,
+    check_whole,
+)
 from identity_matters.net_variables import of_every_collection
 from identity_matters.nets import base
 from identity_matters.nets.all_conv_residual import AllConvResidual
@@ -126,10 +131,12 @@ def apply_net(
       Logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], "batch_stats":
       the running statistics after this call}.
     Raises:
-      ValueError: x has another type or rank, or no entries, or dropout lacks a key for
+      TypeError: x is not a NumPy or JAX array.
+      ValueError: x has another dtype or rank, or no entries, or dropout lacks a key for
         each example.
       flax.errors.ScopeParamShapeError: x does not fit the variables.
     """
+    check_array_type("x", x)
     if x.ndim != 4 or x.dtype != jnp.float32 or 0 in x.shape:
         raise ValueError(
             f"x must be float32[n, h, w, c], each from 1, got {x.dtype}{list(x.shape)}"

@@ -120,13 +120,20 @@ def residual_ratio(x: Array, h: Array) -> jax.Array:
     Array([0.1], dtype=float32)
     """
     numerator = example_norms(h)
-    denominator = example_norms(x)
-    return jnp.where(numerator == 0, numerator, numerator / denominator)
+    # 0 / 0 would have no slope, also where it is not taken.
+    denominator = jnp.where(numerator == 0, 1.0, example_norms(x))
+    return numerator / denominator
 
 
 def example_norms(x: Array) -> jax.Array:
-    """The Euclidean norm of each example in float32: f[n, ...] to f32[n]."""
+    """The Euclidean norm of each example in float32: f[n, ...] to f32[n].
+
+    Its gradient is 0 where the example is.
+    """
     axes = tuple(range(1, x.ndim))
     scaled, exponents = scaling.unit_size(x.astype(jnp.float32), axes)
-    norms = jnp.sqrt(jnp.sum(jnp.square(scaled), axis=axes, keepdims=True))
+    squares = jnp.sum(jnp.square(scaled), axis=axes, keepdims=True)
+    # The root of 0 would have the slope infinity, which times 0 is NaN.
+    roots = jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
+    norms = jnp.where(squares == 0, 0.0, roots)
     return jnp.ldexp(norms, exponents).reshape(len(x))

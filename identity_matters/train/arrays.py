@@ -93,8 +93,11 @@ def train(
       NonFiniteError: the training diverged.
     """
     net_source.check_is_linen(net)
-    check_whole("batch_examples", batch_examples)
-    if check_whole("seed", seed, 0) >= 2**32:
+    # Integers of a few bits, as of NumPy, would overflow.
+    steps = check_whole("steps", steps)
+    batch_examples = check_whole("batch_examples", batch_examples)
+    seed = check_whole("seed", seed, 0)
+    if seed >= 2**32:
         raise ValueError(f"seed must be less than 2^32, got {seed}")
     learning_rate = positive_number("learning_rate", learning_rate)
     relative = relative_schedule(
@@ -159,7 +162,7 @@ def _warn_of_tiny_inputs(images: np.ndarray, preprocessing: Preprocessing) -> No
     """Warns if the preprocessing leaves little of the training images.
 
     So it does with small numbers in uint8, over 255, and ``per_image`` with numbers
-    that vary little, or that float32 cannot square.
+    that vary little.
     """
     spread = images[:: -(-len(images) // _LOOKED_AT)]
     largest = float(np.abs(preprocessing.eval_input(spread)).max())
@@ -234,7 +237,7 @@ def _checked_collections(variables: Any) -> dict:
     if not jax.tree.leaves(variables.get("params", {})):
         raise ValueError("variables must have params, those that are trained")
     for name, leaf in trees.names(variables).items():
-        if not np.isfinite(np.asarray(leaf)).all():
+        if not np.isfinite(plain_array(f"{name} of variables", leaf)).all():
             raise ValueError(
                 f"variables must be finite, which {name} is not. If a net of"
                 " identity_matters is part of another module, only its own init draws"

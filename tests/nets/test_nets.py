@@ -269,6 +269,8 @@ def test_inputs_are_checked(shape, dtype):
     images = jnp.zeros(shape, dtype)
     with pytest.raises(ValueError, match=f"got {dtype}.{str([*shape])[1:-1]}."):
         apply_net(network.net, network.variables, images, train=False)
+    with pytest.raises(TypeError, match="x must be a NumPy or JAX array, got a list"):
+        apply_net(network.net, network.variables, [[]], train=False)
 
 
 TRAINED = {"projection": "trained"}
@@ -426,6 +428,19 @@ def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
 def test_residual_ratio_of_what_float32_cannot_square(size):
     x = jnp.full((1, 4), size, jnp.float32)
     np.testing.assert_allclose(layers.residual_ratio(x, x / 8), [0.125], rtol=1e-6)
+
+
+def test_residual_ratios_have_gradients_where_an_image_is_zero():
+    x = jnp.float32([[3, 4], [0, 0], [3, 4]])
+    h = jnp.float32([[0, 1], [0, 0], [0, 0]])
+
+    def total(x, h):
+        return layers.residual_ratio(x, h).sum()
+
+    of_x, of_h = jax.grad(total, argnums=(0, 1))(x, h)
+    # 1 / |x| falls by x / |x|^3.
+    np.testing.assert_allclose(of_x, [[-3 / 125, -4 / 125], [0, 0], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(of_h, [[0, 1 / 5], [0, 0], [0, 0]], rtol=1e-6)
 
 
 def test_residual_ratio_by_hand_and_in_float32():
