@@ -356,8 +356,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
         raise ValueError(
             f"R must have a negative determinant, got det R of sign {sign}"
         )
-    # A 1 x 1 matrix is its singular value, up to the sign.
-    rounding = len(R) * np.finfo(np.float64).eps * stretches[0] * (len(R) > 1)
+    # Singular values are assumed to be as exact as eigenvalues.
+    rounding = second_moment.eigenvalue_rounding(len(R), stretches[0])
     if stretches[-1] <= rounding:
         raise ValueError(
             f"R must be invertible, got singular values down to {stretches[-1]:.3g}"

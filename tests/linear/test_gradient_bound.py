@@ -5,6 +5,7 @@ Also bad input, and an attack.
 
 import fractions
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -281,23 +282,35 @@ def floor(R=((-1.0,),), Sigma=((1.0,),), depth=1, tau=0.5):
 
 
 def test_rounding_of_the_least_singular_value_does_not_lift_the_floor():
-    """It is attained where A_1 and A_2 turn nothing and stretch the eigenvectors of R.
+    """(G10) in fractions. LAPACK's least singular value is too large by 2.04 eps ||R||.
 
-    A stretch of 1 - tau leaves ``E = (1-tau)^2 + |lambda_2|`` in one direction, with
-    lambda_2, from det R in rational arithmetic, of the size of the rounding.
+    With a and b the sum and the difference of the singular values, ``a^2 = ||R||_F^2 +
+    2 |det R|`` and ``b^2 = ||R||_F^2 - 2 |det R|``.
     """
     R = np.array(
         [
-            [0.34084656311820033, 0.473993864442053],
-            [0.473993864442053, 0.6591534368817993],
+            [-0.0027610969548466924, -0.003279547258883049],
+            [-0.25084611020430797, -0.29791250124424606],
         ]
     )
-    a, b, _, c = (fractions.Fraction(entry) for entry in R.ravel().tolist())
-    assert a * c < b * b
-    least = float((b * b - a * c) / (a + c))  # up to a relative error of eps
-    tau = 1 - 1e-9
-    attained = 8 * (1 - tau) ** 2 * ((1 - tau) ** 2 + least) ** 2
-    assert 0 < floor(R=R, Sigma=np.eye(2), depth=2, tau=tau) <= attained
+    entries = [fractions.Fraction(entry) for entry in R.ravel().tolist()]
+    determinant = entries[0] * entries[3] - entries[1] * entries[2]
+    assert determinant < 0
+    squares = sum(entry**2 for entry in entries)
+    largest_twice = rounded_down_root(squares - 2 * determinant) + rounded_down_root(
+        squares + 2 * determinant
+    )
+    # sigma_min = |det R| / sigma_max; the roots are exact to 60 digits.
+    least = -2 * determinant / largest_twice
+    remaining = fractions.Fraction(1, 2**50)
+    exact = 4 * (remaining + least) ** 2
+    computed = fractions.Fraction(floor(R=R, Sigma=np.eye(2), tau=1 - 2**-50))
+    assert exact * (1 - fractions.Fraction(1, 10**7)) < computed <= exact
+
+
+def rounded_down_root(square):
+    """The square root of a fraction, to 60 digits."""
+    return fractions.Fraction(math.isqrt(int(square * 10**120)), 10**60)
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.3, 0.9])
@@ -379,7 +392,7 @@ def test_no_floor_without_a_positive_definite_second_moment():
         ),
         (
             floor,
-            {"R": np.diag([1, -1e-17]), "Sigma": np.eye(2)},
+            {"R": np.diag([1, -3e-15]), "Sigma": np.eye(2)},
             "R must be invertible",
         ),
     ],
