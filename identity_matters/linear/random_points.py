@@ -24,8 +24,7 @@ from identity_matters.checks import check_whole
 
 _UNIT_ROUNDOFF = 2.0**-24
 # A computed Householder reflection of a vector of d entries is off by at most this many
-# d u times the vector's norm, for every d: Higham 2002, Lemma 19.2, has a constant of
-# unspecified size, and this one is generous.
+# d u times the vector's norm, for every d: to first order it is (4 d + 5) u (G11).
 _REFLECTION_ROUNDINGS = 10
 # Error bounds are computed in float32 themselves, with a relative error of some 1e-6.
 _BOUND_SLACK = 1.001
