@@ -87,6 +87,7 @@ def test_predict_gives_the_labels_that_evaluate_counts(normalization, kind, tmp_
         flip=True,
         steps=20,
     )
+    assert trained.preprocessing.pad_pixels_per_side == 1 and trained.preprocessing.flip
     labels = trained.predict(as_kind(NEW), batch_examples=10)
     errors = int(np.sum(labels != NEW_Y))
     assert 100 * errors / len(NEW) == records[-1]["test_error_percent"]
