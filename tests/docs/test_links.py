@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from identity_matters.report import page
-from tests.docs.pages import MADE_BY_TUTORIAL, NOTEBOOKS, PAGES, page_id, read
+from tests.docs.pages import DOCS, MADE_BY_TUTORIAL, NOTEBOOKS, PAGES, page_id, read
 from tests.forked import ROOT
 
 OF_DEVELOPERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")]
@@ -14,9 +14,25 @@ OF_DEVELOPERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md")]
 MADE_LATER = re.compile(rf"{MADE_BY_TUTORIAL}|results/(trial|local)|data/")
 
 
+def links(path):
+    """Where the links of a page lead."""
+    return re.findall(r"\]\(([^()\s]+)\)", read(path))
+
+
+def paths(path):
+    """The paths of files and directories that a page names."""
+    pattern = r"`([\w./]+/[\w./]*(?:\.py|\.md|\.toml|/))[`:]"
+    return re.findall(pattern, read(path))
+
+
+def test_links_and_paths_are_found():
+    assert "docs/training.md" in links(ROOT / "README.md")
+    assert "identity_matters/paper.py" in paths(DOCS / "architecture.md")
+
+
 @pytest.mark.parametrize("path", [*PAGES, *OF_DEVELOPERS], ids=page_id)
 def test_links_lead_somewhere(path):
-    for link in re.findall(r"\]\(([^()\s]+)\)", read(path)):
+    for link in links(path):
         if "://" in link:
             continue
         name, _, heading = link.partition("#")
@@ -29,8 +45,7 @@ def test_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=page_id)
 def test_paths_lead_somewhere(path):
-    pattern = r"`([\w./]+/[\w./]*(?:\.py|\.md|\.toml|/))[`:]"
-    for name in re.findall(pattern, read(path)):
+    for name in paths(path):
         assert MADE_LATER.search(name) or (ROOT / name).exists(), name
 
 
