@@ -198,6 +198,8 @@ def test_the_scale_of_pixels_is_kept_with_the_net(tmp_path):
 def test_labels_that_do_not_fit_are_refused(trained, y, message):
     with pytest.raises(ValueError, match=message):
         trained_on(y=y)
+    with pytest.raises(ValueError, match=message.replace("y must", "y_test must")):
+        trained_on(x_test=X, y_test=y)
     assert trained.evaluate(X, Y.tolist())["examples"] == len(Y)
     with pytest.raises(ValueError, match=message.replace("y must", "labels must")):
         trained.evaluate(X, y)
