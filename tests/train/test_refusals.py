@@ -230,6 +230,13 @@ class Labels(nn.Module):
         return nn.one_hot(logits.argmax(axis=1), CLASSES, dtype=jnp.int32)
 
 
+def with_an_infinity():
+    variables = start_of(Own())
+    layer = variables["params"]["Dense_0"]
+    layer["bias"] = layer["bias"].at[0].set(jnp.inf)
+    return variables
+
+
 @pytest.mark.parametrize(
     ("net", "variables", "message"),
     [
@@ -254,6 +261,7 @@ class Labels(nn.Module):
         (Own(), {"batch_stats": {}}, "variables must have params"),
         (Own(), [1], "variables must be a dict, got list"),
         (Own(widths=(17,)), start_of(Own()), r"cannot take images \[n, 6, 6, 1\]"),
+        (Own(), with_an_infinity(), r"variables must be finite, which params\.Dense_0"),
     ],
 )
 def test_nets_that_cannot_be_trained_are_refused(net, variables, message):
