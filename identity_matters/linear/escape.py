@@ -49,6 +49,8 @@ _ROOT_TOLERANCE = 1e-15
 _NEAR_THE_END = 0.1
 # Relative widening of the interval in which a root is sought: far above rounding.
 _SEARCH_MARGIN = 1e-9
+# From here on, far from where it overflows, sinh is half of an exponential.
+_LARGE_ARGUMENT = 600.0
 # What is left of |w_0 - w_r|, relative to w_r, if it is only rounding.
 _ROUNDING_OF_A_DISTANCE = 1e-14
 
@@ -421,14 +423,30 @@ def _by_asinh_of_weight(flow: _Flow, stop: float) -> list[_Segment]:
     g = min([abs(flow.end), *flow.others.roots[:1]])
 
     def point(s: np.ndarray) -> _Place:
-        w = g * np.sinh(s)
+        w = _times_sinh(g, s)
         log_slope = math.log(g / 2) + np.logaddexp(s, -s)
         return _Place(w=w, u=w - flow.end, log_slope=log_slope)
 
-    first = math.asinh(flow.start / g)
-    last = math.asinh(stop / g)
+    first = _asinh_of_ratio(flow.start, g)
+    last = _asinh_of_ratio(stop, g)
     # The integrand is least smooth at 0, which should be an end.
     return [_Segment(last, 0.0, point), _Segment(0.0, first, point)]
+
+
+def _times_sinh(g: float, s: np.ndarray) -> np.ndarray:
+    """``g sinh s``, f64[n], also where ``sinh s`` is beyond float64."""
+    size = np.abs(s)
+    of_large = np.copysign(np.exp(size + math.log(g / 2)), s)
+    is_large = size > _LARGE_ARGUMENT
+    return np.where(is_large, of_large, g * np.sinh(np.where(is_large, 0.0, s)))
+
+
+def _asinh_of_ratio(w: float, g: float) -> float:
+    """``asinh(w / g)``, also where ``w / g`` is beyond float64."""
+    size = math.log(abs(w)) - math.log(g / 2) if w else 0.0
+    if size > _LARGE_ARGUMENT:
+        return math.copysign(size, w)
+    return math.asinh(w / g)
 
 
 def _log_time(flow: _Flow, segment: _Segment) -> float:

@@ -225,8 +225,8 @@ class _SingularValues(NamedTuple):
     """Those of Phi and B that N16 needs.
 
     Attributes:
-      sigma: a lower bound of the n-th of Phi, positive.
-      beta: a lower bound of the d_out-th of B, positive.
+      sigma: a lower bound of the n-th of Phi, at least `_LEAST`.
+      beta: a lower bound of the d_out-th of B, at least `_LEAST`.
       norm_of_map: the largest of B, as computed.
     """
 
@@ -242,7 +242,7 @@ def _singular_values(
     error_of_features: float,
     relative_error: float,
 ) -> _SingularValues | None:
-    """None if the columns of Phi or the rows of B may be dependent.
+    """None if the columns of Phi or the rows of B may be dependent, or almost are.
 
     Args:
       features: Phi, f64[k, n].
@@ -258,7 +258,7 @@ def _singular_values(
     of_map = np.linalg.svd(output_map, compute_uv=False)
     sigma = rounding.least_singular_value(of_features, error_of_features)
     beta = rounding.least_singular_value(of_map, relative_error * of_map[0])
-    if min(sigma, beta) == 0:
+    if min(sigma, beta) < _LEAST:
         return None
     return _SingularValues(
         sigma=float(sigma), beta=float(beta), norm_of_map=float(of_map[0])
@@ -288,11 +288,13 @@ def _travel_of_V(
       size_of_product: of ``||B||_F`` and the size of the features.
       relative_error: of what is computed.
     """
-    travel = np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features)
-    length = np.linalg.norm(travel)
-    missed = np.linalg.norm(output_map @ travel @ features - errors)
-    missed += relative_error * (length * size_of_product + np.linalg.norm(errors))
-    return float(length + missed / (values.beta * values.sigma))
+    # A nu beyond float64 is infinite or NaN, and not certified.
+    with np.errstate(over="ignore", invalid="ignore"):
+        travel = np.linalg.pinv(output_map) @ errors @ np.linalg.pinv(features)
+        length = np.linalg.norm(travel)
+        missed = np.linalg.norm(output_map @ travel @ features - errors)
+        missed += relative_error * (length * size_of_product + np.linalg.norm(errors))
+        return float(length + missed / (values.beta * values.sigma))
 
 
 def _promise(start: _Start) -> Training | None:
@@ -302,7 +304,8 @@ def _promise(start: _Start) -> Training | None:
         nu=start.nu + start.unresolved / (start.beta * start.sigma),
     )
     measured = (start.zeta, start.sigma, start.b, start.beta, start.e, start.nu)
-    if not (min(measured) >= _LEAST and max(measured) <= _LARGEST):
+    # Unlike Python's `min` and `max`, NumPy's are NaN if one of the numbers is.
+    if not (np.min(measured) >= _LEAST and np.max(measured) <= _LARGEST):
         return None
     kept = (1 - _SHARES) * start.beta * start.sigma
     lost = _SHARES * start.sigma

@@ -133,6 +133,19 @@ def test_weights_far_below_the_target_are_no_warning():
     assert escape.escape_time(np.full(6, 1e-310), 1.0, 1.0, 0.25) == math.inf
 
 
+def test_a_way_of_more_powers_of_ten_than_float64_has():
+    """From 1e-217 to -1e98: the arsinh of `test_two_layers_by_hand` is a logarithm."""
+    w = np.array([1e-217, 2e-217])
+    r = -1e199
+    sigma = 1e-150
+    risk = 0.999**2 * 1e248  # sigma r^2 at p = r / 1000
+    root_of_c = math.sqrt(3) * 1e-217
+    way = math.asinh(1 / math.sqrt(3)) + math.log(2e98) - math.log(root_of_c)
+    assert escape.escape_time(w, r, sigma, risk) == pytest.approx(
+        way / (2 * sigma * abs(r)), rel=1e-5
+    )
+
+
 def test_times_beyond_float64_are_infinite_without_a_warning():
     assert escape.escape_time(np.full(2000, 0.5), 1.0, 1.0, 0.1) == math.inf
     assert 0 < escape.escape_time(np.full(300, 0.999), 1.0, 1.0, 0.01) < math.inf

@@ -352,6 +352,16 @@ def test_numbers_whose_squares_are_no_floats_are_not_certified(size):
     assert training.certify_training(blocks, by_map) is None
 
 
+@pytest.mark.parametrize(("u", "b"), [(1e-170, 1e-170), (1.0, 1e-135), (1e-135, 1.0)])
+def test_weights_or_maps_that_are_almost_0_are_not_certified(u, b):
+    """Without a warning, or an error where the product of both underflows."""
+    blocks = Blocks(np.full((1, 1, 1), u), np.zeros((1, 1, 1)), None)
+    one = np.ones((1, 1))
+    problem = Problem(one, np.full((1, 1), 1e20), one, b * one)
+    assert training.certify_training(blocks, problem) is None
+    assert training.largest_certified_size(blocks, problem) == 0
+
+
 @pytest.mark.parametrize("certify", ["certify_training", "largest_certified_size"])
 @pytest.mark.parametrize(
     ("bad", "reason"),
