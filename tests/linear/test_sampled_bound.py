@@ -34,10 +34,10 @@ def products(A):
     return [(product(W[i + 1 :]), product(W[:i])) for i in range(len(A))]
 
 
-def in_ball(rng, depth, d, radius):
-    """Random layers with ``||A_i||_F`` up to radius / depth."""
+def in_ball(rng, depth, d, radius, norm=2):
+    """Random layers with norms up to radius / depth: spectral ones or norm="fro"."""
     A = rng.standard_normal((depth, d, d))
-    A /= np.linalg.norm(A, axis=(1, 2), keepdims=True)
+    A /= np.linalg.norm(A, norm, axis=(1, 2), keepdims=True)
     return radius / depth * rng.uniform(size=(depth, 1, 1)) ** 0.1 * A
 
 
@@ -103,7 +103,8 @@ def test_curvature_and_gradient_in_the_ball(radius):
 # S4 and S5
 
 
-def test_one_update_from_anywhere_in_the_ball():
+@pytest.mark.parametrize("norm", [2, "fro"])
+def test_one_update_from_anywhere_in_the_ball(norm):
     rng = np.random.default_rng(3)
     radius = 0.3
     depth = 3
@@ -118,13 +119,14 @@ def test_one_update_from_anywhere_in_the_ball():
             "updates": 1,
         }
         certificate = sampled_bound.certify(problem, **descent, radius=radius)
-        A = in_ball(rng, depth, 3, radius)
+        A = in_ball(rng, depth, 3, radius, norm)
         E = products(np.concatenate([A, A[:1]]))[-1][1] - problem.R
         x = rng.standard_normal((4000, B, 3)) @ problem.root
         errors = x @ E.T - problem.noise_std * rng.standard_normal(x.shape)
         batches = np.swapaxes(errors, 1, 2) @ x / B
         moved = A - eta * gradients(A, batches)
-        is_inside = np.linalg.norm(moved, axis=(2, 3)).max(axis=1) <= radius / depth
+        norms = np.linalg.norm(moved, norm, axis=(2, 3)).max(axis=1)
+        is_inside = norms <= radius / depth
         reached = np.where(is_inside, risk(moved, problem), 0.0)
         bound = (
             certificate.decay * risk(A, problem)
