@@ -5,6 +5,7 @@ iterator state would depend on the number of workers.
 """
 
 import functools
+import gc
 import multiprocessing
 import os
 import signal
@@ -89,6 +90,11 @@ class _Stream:
 
     def close(self) -> None:
         self._batches.close()
+        # What grain raised at the end keeps the last batch of each worker in a cycle.
+        # If it were freed with the program, its shared memory would be left behind, and
+        # Python would warn of that.
+        self._batches = iter(())
+        gc.collect()
 
 
 def _make(make_batch, number) -> dict:

@@ -276,6 +276,35 @@ def test_workers_make_the_same_batches_and_end_with_a_killed_parent(
         time.sleep(0.1)
 
 
+_WHOLE_STREAM = """
+import time
+import numpy as np
+from absl import flags
+from identity_matters.images import streaming
+
+def batch(number):
+    return {"images": np.zeros((256, 1024), np.uint8)}
+
+def main():
+    flags.FLAGS.mark_as_parsed()
+    stream = streaming.stream(batch, 0, 6, threads=1, processes=2)
+    batches = sum(1 for _ in stream)
+    stream.close()
+    time.sleep(1)  # a thread of grain frees the memory
+    return batches
+
+if __name__ == "__main__":
+    print(main())
+"""
+
+
+def test_workers_leave_no_shared_memory_behind(tmp_path):
+    program = tmp_path / "whole_stream.py"
+    program.write_text(_WHOLE_STREAM)
+    done = forked.shell(sys.executable, str(program), PYTHONPATH=str(forked.ROOT))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")
+
+
 def _is_alive(pid: str) -> bool:
     try:
         return (
