@@ -6,6 +6,7 @@ those that wait for it in a collective get an error, and JAX aborts the rest aft
 `HEARTBEAT_TIMEOUT_SECONDS` of silence.
 """
 
+import collections
 import json
 import re
 import threading
@@ -113,8 +114,9 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
 
     Values are JSON-able; those of `runs.PLACE_SETTINGS` may differ. An `error` in one
     process makes all of them raise, and the message names that process. A process alone
-    raises `error` itself.
+    raises `error` itself. All must also have the same number of devices.
     """
+    _require_equally_many_devices()
     gathered = gather({"values": values, "error": error and runs.first_line(error)})
     if error is not None and len(gathered) == 1:
         raise error
@@ -128,6 +130,21 @@ def check_agreement(values: dict, error: Exception | None = None) -> None:
             raise ValueError(
                 f"process {index} has {name}={value!r}, process 0 has"
                 f" {name}={value_of_0!r}"
+            )
+
+
+def _require_equally_many_devices() -> None:
+    """ValueError in all processes unless they have equally many devices.
+
+    JAX cannot `gather` then.
+    """
+    counts = collections.Counter(device.process_index for device in jax.devices())
+    for index, count in counts.items():
+        if count != counts[0]:
+            raise ValueError(
+                f"process {index} has devices={count}, process 0 has"
+                f" devices={counts[0]}: all must have the same number;"
+                " JAX_NUM_CPU_DEVICES sets that of CPUs"
             )
 
 

@@ -67,6 +67,18 @@ def test_a_difference_is_named_with_both_values(gathered, values, message):
     multihost.check_agreement({})
 
 
+def test_all_must_have_the_same_number_of_devices(monkeypatch):
+    owners = [0, 0, 1]
+    devices = [types.SimpleNamespace(process_index=owner) for owner in owners]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    with pytest.raises(
+        ValueError, match="process 1 has devices=1, process 0 has devices=2"
+    ):
+        multihost.check_agreement({})
+    devices.append(devices[-1])
+    multihost.check_agreement({})
+
+
 def test_settings_seeds_and_versions_must_be_alike_but_for_places(gathered):
     settings = {"data": {"data_dir": "a", "flip": True}, "optim": {"momentum": 0.9}}
     others = {"seed": 0, "data": [{"sha256": "d"}]}
