@@ -400,29 +400,16 @@ def _section(
     figures_of_claim: list[Markdown],
 ) -> _Section:
     """What the page shows of a claim."""
-    facts: dict[str, str] = {
-        "paper": Markdown(claim.published),
-        "first shown by": Markdown(claim.first),
-    }
-    groups_of_claim: list[Group] = []
-    comparisons = []
+    groups_by_label = [
+        (_label(collection, group), group)
+        for collection in collections
+        for group in of_claim(claim.id, collection.groups)
+    ]
+    comparisons = _comparisons(groups_by_label)
     # variant -> label of a column -> its runs
     variants: dict[str, dict[str, Group]] = {}
-    for collection in collections:
-        groups = of_claim(claim.id, collection.groups)
-        # The sentences are ours, and only numbers are filled in.
-        facts[collection.name] = Markdown(headline(claim.id, collection.groups))
-        facts[f"verdict, {collection.name}"] = verdicts(claim.id, collection.groups)
-        groups_of_claim += groups
-        for group in groups:
-            mark = "" if group.scale == "paper" else REDUCED
-            label = f"{collection.name}{mark}, n = {len(group.runs)}"
-            variants.setdefault(group.name, {})[label] = group
-            if arms := list(tables.arms_table(group)):
-                title = f"{group.name} ({label})"
-                comparisons.append(_Comparison(title, arms))
-    facts["hardware and time"] = tables.hardware_and_time(groups_of_claim)
-    facts["command"] = tables.command(claim, groups_of_claim)
+    for label, group in groups_by_label:
+        variants.setdefault(group.name, {})[label] = group
     shown_variants = [
         _variant(name, columns, directory)
         for name, columns in list(variants.items())[:MOST_LISTED]
@@ -433,13 +420,45 @@ def _section(
         statement=_with_links(claim.statement, directory),
         source=_with_links(claim.source, directory),
         note=_with_links(claim.note, directory),
-        facts=facts,
+        facts=_facts(claim, collections, [group for _, group in groups_by_label]),
         comparisons=comparisons[:MOST_LISTED],
         comparisons_left_out=max(len(comparisons) - MOST_LISTED, 0),
         figures=figures_of_claim,
         variants=shown_variants,
         variants_left_out=max(len(variants) - MOST_LISTED, 0),
     )
+
+
+def _label(collection: Collection, group: Group) -> str:
+    """The head of a column: "reference, n = 3", "yours (reduced), n = 1"."""
+    mark = "" if group.scale == "paper" else REDUCED
+    return f"{collection.name}{mark}, n = {len(group.runs)}"
+
+
+def _facts(
+    claim: paper.Claim, collections: list[Collection], groups_of_claim: list[Group]
+) -> dict[str, str]:
+    """The lines below the statement of a claim, by name."""
+    facts: dict[str, str] = {
+        "paper": Markdown(claim.published),
+        "first shown by": Markdown(claim.first),
+    }
+    for collection in collections:
+        # The sentences are ours, and only numbers are filled in.
+        facts[collection.name] = Markdown(headline(claim.id, collection.groups))
+        facts[f"verdict, {collection.name}"] = verdicts(claim.id, collection.groups)
+    facts["hardware and time"] = tables.hardware_and_time(groups_of_claim)
+    facts["command"] = tables.command(claim, groups_of_claim)
+    return facts
+
+
+def _comparisons(groups_by_label: list[tuple[str, Group]]) -> list[_Comparison]:
+    """The arms of each group that compares some."""
+    with_arms = [
+        (f"{group.name} ({label})", list(tables.arms_table(group)))
+        for label, group in groups_by_label
+    ]
+    return [_Comparison(title, arms) for title, arms in with_arms if arms]
 
 
 def _variant(name: str, groups: dict[str, Group], directory: pathlib.Path) -> _Variant:

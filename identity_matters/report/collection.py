@@ -54,38 +54,20 @@ class Group:
         If its claim has `agreeing_seeds`, it is "undecided", with what some of the
         seeds say, unless there are so many seeds and all agree.
         """
-        counts = collections.Counter(
-            run.summary["verdict"] for run in self.runs
-        ).most_common()
-        needed = self._seeds_needed
-        most_frequent, _ = counts[0]
-        none_is_comparable = len(counts) == 1 and most_frequent == "not comparable"
-        if self._agrees or none_is_comparable:
-            text = most_frequent
-        elif needed == 1:
-            text = self._of_seeds(counts, len(self.runs))
-        else:
-            deciding = [
-                (verdict, count)
-                for verdict, count in counts
-                if verdict not in _UNDECIDED
-            ]
-            text = "undecided"
-            if deciding:
-                text += f" ({self._of_seeds(deciding, len(self.runs), needed)})"
         # A claim that "holds" is proved; the runs only tried to refute it.
-        return text.replace("holds", "holds (proved)")
+        return self._verdict_of_seeds().replace("holds", "holds (proved)")
 
-    @staticmethod
-    def _of_seeds(counts: list[tuple[str, int]], seeds: int, needed: int = 1) -> str:
-        """Such as "reproduced for 2, undecided for 1 of 3 seeds".
-
-        With fewer seeds than needed, such as "reproduced for 1 of 1, and it takes 3
-        seeds".
-        """
-        each = ", ".join(f"{verdict} for {count}" for verdict, count in counts)
-        takes = f", and it takes {needed}" if seeds < needed else ""
-        return f"{each} of {seeds}{takes}{_OF_SEEDS}"
+    def _verdict_of_seeds(self) -> str:
+        verdicts = [run.summary["verdict"] for run in self.runs]
+        if self._agrees or set(verdicts) == {"not comparable"}:
+            return verdicts[0]
+        if self._seeds_needed == 1:
+            return _counted(verdicts, len(self.runs))
+        deciding = [verdict for verdict in verdicts if verdict not in _UNDECIDED]
+        if not deciding:
+            return "undecided"
+        counted = _counted(deciding, len(self.runs), self._seeds_needed)
+        return f"undecided ({counted})"
 
     @property
     def _seeds_needed(self) -> int:
@@ -116,6 +98,17 @@ class Group:
         return mean_sd(values) + (
             f" (n = {len(values)})" if len(values) < len(metrics) else ""
         )
+
+
+def _counted(verdicts: list[str], seeds: int, needed: int = 1) -> str:
+    """Such as "reproduced for 2, undecided for 1 of 3 seeds", most frequent first.
+
+    With fewer seeds than needed, such as "reproduced for 1 of 1, and it takes 3 seeds".
+    """
+    counts = collections.Counter(verdicts).most_common()
+    each = ", ".join(f"{verdict} for {count}" for verdict, count in counts)
+    takes = f", and it takes {needed}" if seeds < needed else ""
+    return f"{each} of {seeds}{takes}{_OF_SEEDS}"
 
 
 def seeds_disagree(verdict: str) -> bool:
