@@ -251,7 +251,7 @@ def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
         real_array(name, array)
     if np.ndim(A) != 4 or A.shape[2] != A.shape[3]:
         raise ValueError(f"A must be [n, max_depth, d, d], got shape {np.shape(A)}")
-    count, max_depth, d, _ = A.shape
+    count, _, d, _ = A.shape
     for name, matrices_of_points in {"R": R, "Sigma": Sigma}.items():
         if np.shape(matrices_of_points) != (count, d, d):
             raise ValueError(
@@ -260,6 +260,12 @@ def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
                 f" {(count, d, d)}) repeats one"
             )
     second_moment.check_symmetric(np.asarray(Sigma))
+    _check_depths(np.asarray(A), depth)
+
+
+def _check_depths(A: np.ndarray, depth: int | Array) -> None:
+    """ValueError unless these are depths of the points A, whose other layers are 0."""
+    count, max_depth, _, _ = A.shape
     depths = np.asarray(depth)
     is_whole = np.issubdtype(depths.dtype, np.integer)
     if not is_whole or depths.shape not in ((), (count,)):
@@ -272,7 +278,7 @@ def check_points(A: Array, R: Array, Sigma: Array, depth: int | Array) -> None:
             f" to {depths.max()}"
         )
     is_padding = np.arange(max_depth) >= np.broadcast_to(depths, count)[:, None]
-    if np.asarray(A)[is_padding].any():
+    if A[is_padding].any():
         raise ValueError("A must be 0 in all layers from depth on")
 
 

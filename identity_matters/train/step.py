@@ -33,6 +33,7 @@ DECAYED = {
     "kernels": lambda name, ndim: name == "kernel",
     "all": lambda name, ndim: True,
 }
+SCHEDULES = ("step", "cosine", "constant")
 
 
 def classification(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -116,19 +117,34 @@ def relative_schedule(
     this one. Raises ValueError for an invalid argument, with its value.
     """
     decay_factor = real_number("decay_factor", decay_factor)
+    _check_schedule(schedule, steps, boundary_steps, decay_factor, warmup_steps)
+    # After the warm-up; a joined schedule counts steps from its own start.
+    match schedule:
+        case "step":
+            after = optax.piecewise_constant_schedule(
+                1.0, {step - warmup_steps: decay_factor for step in boundary_steps}
+            )
+        case "cosine":
+            after = optax.cosine_decay_schedule(1.0, steps - warmup_steps)
+        case "constant":
+            after = optax.constant_schedule(1.0)
+    if not warmup_steps:
+        return after
+    warmup = optax.linear_schedule(1 / warmup_steps, 1.0, max(warmup_steps - 1, 1))
+    return optax.join_schedules([warmup, after], [warmup_steps])
+
+
+def _check_schedule(
+    schedule: str,
+    steps: int,
+    boundary_steps: Sequence[int],
+    decay_factor: float,
+    warmup_steps: int,
+) -> None:
+    """ValueError for arguments that `relative_schedule` does not take."""
     check_whole("steps", steps)
     check_whole("warmup_steps", warmup_steps, 0)
-    falling_steps = steps - warmup_steps
-    schedules: dict[str, Callable[[], optax.Schedule]] = {
-        # A joined schedule counts steps from its own start.
-        "step": lambda: optax.piecewise_constant_schedule(
-            1.0,
-            {step - warmup_steps: decay_factor for step in boundary_steps},
-        ),
-        "cosine": lambda: optax.cosine_decay_schedule(1.0, falling_steps),
-        "constant": lambda: optax.constant_schedule(1.0),
-    }
-    check_choice("schedule", schedule, schedules)
+    check_choice("schedule", schedule, SCHEDULES)
     if not warmup_steps < steps:
         raise ValueError(
             f"warmup_steps must be from 0 to below steps={steps}, got {warmup_steps}"
@@ -144,11 +160,6 @@ def relative_schedule(
             f" warmup_steps={warmup_steps}, got {tuple(boundary_steps)} for"
             f" {schedule!r}"
         )
-    after = schedules[schedule]()
-    if not warmup_steps:
-        return after
-    warmup = optax.linear_schedule(1 / warmup_steps, 1.0, max(warmup_steps - 1, 1))
-    return optax.join_schedules([warmup, after], [warmup_steps])
 
 
 def momentum_sgd(
