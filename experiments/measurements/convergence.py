@@ -78,31 +78,13 @@ class CertifiedTrial(NamedTuple):
 
 def measure_certified(trial: CertifiedTrial, key: jax.Array) -> dict:
     """Gradient descent on certified problems, checked at every update."""
-    rng = generator(key)
-    moments = [
-        random_sigma(
-            rng, trial.width, trial.sigma_condition_log10, trial.singular_percent
-        )
-        for _ in range(trial.problems)
-    ]
-    targets = [
-        target_at(rng, moment, rng.uniform(*trial.shares) * convergence.LARGEST_PATH_S0)
-        for moment in moments
-    ]
-    certified = []
-    certificates = []
-    for R, moment in zip(targets, moments, strict=True):
-        certificate = convergence.will_converge(
-            R, moment.Sigma, trial.depth, rank=moment.rank
-        ).descent
-        if certificate is not None:
-            certified.append((R, moment.Sigma))
-            certificates.append(certificate)
+    certified = _certified_problems(trial, generator(key))
     if not certified:
         return {"certified": 0, "left_the_ball": 0, "fell_too_slowly": 0}
+    R, Sigma, certificates = zip(*certified, strict=True)
     end = _descend(
-        R=np.stack([R for R, _ in certified]),
-        Sigma=np.stack([Sigma for _, Sigma in certified]),
+        R=np.stack(R),
+        Sigma=np.stack(Sigma),
         learning_rates=np.array([c.learning_rate for c in certificates]),
         factors=np.array([c.factor for c in certificates]),
         depth=trial.depth,
@@ -117,6 +99,28 @@ def measure_certified(trial: CertifiedTrial, key: jax.Array) -> dict:
         "left_the_ball": int(np.sum(~stayed)),
         "fell_too_slowly": int(np.sum(~fell)),
     }
+
+
+def _certified_problems(
+    trial: CertifiedTrial, rng: np.random.Generator
+) -> list[tuple[np.ndarray, np.ndarray, convergence.DescentCertificate]]:
+    """(R, Sigma, certificate of descent) of each random problem that has one."""
+    moments = [
+        random_sigma(
+            rng, trial.width, trial.sigma_condition_log10, trial.singular_percent
+        )
+        for _ in range(trial.problems)
+    ]
+    certified = []
+    for moment in moments:
+        s0 = rng.uniform(*trial.shares) * convergence.LARGEST_PATH_S0
+        R = target_at(rng, moment, s0)
+        certificate = convergence.will_converge(
+            R, moment.Sigma, trial.depth, rank=moment.rank
+        ).descent
+        if certificate is not None:
+            certified.append((R, moment.Sigma, certificate))
+    return certified
 
 
 class BeyondTrial(NamedTuple):

@@ -173,10 +173,9 @@ def _norm(A: np.ndarray) -> float:
 def measure_attack(trial, key) -> dict:
     """Minimises |||A||| at the least depth, from disturbed optimal layers.
 
-    With ``Y_0 = Y_l = I``, the layers ``Y_i (I + A_i) Y_{i-1}^{-1}`` have the product R
-    whatever the other Y are. The attack draws them near I and then searches among them.
-    Where some Y becomes nearly singular, the product may lose R to rounding. Such an
-    attack counts as "missed" and is left out, as its layers are no factorization of R.
+    Where a Y of `_disturbed_factors` becomes nearly singular in the search, the product
+    may lose R to rounding. Such an attack counts as "missed" and is left out, as its
+    layers are no factorization of R.
     """
     rng = generator(key)
     settings = linear.PathSettings(
@@ -189,24 +188,34 @@ def measure_attack(trial, key) -> dict:
         R = FAMILIES[trial.family](trial, rng, index)
         depth = least_depth(R)
         identity = np.eye(len(R))
-        factors = identity + linear.factorize(R, depth)
-        # Y_1, ..., Y_{l-1}
-        moves = identity + trial.disturbance * rng.standard_normal(
-            (depth - 1, *R.shape)
-        )
-        disturbed, _ = shortest_path.moved(moves.ravel(), factors)
-        optimum = linear.norm_lower_bound(R, depth)
-        layers = shortest_path.shorten(disturbed, depth, settings) - identity
+        start = _disturbed_factors(R, depth, trial.disturbance, rng)
+        layers = shortest_path.shorten(start, depth, settings) - identity
         if relative_product_error(layers, R) > trial.max_product_error:
             missed += 1
             continue
-        starts_over_optimum.append(_norm(disturbed - identity) / optimum)
+        optimum = linear.norm_lower_bound(R, depth)
+        starts_over_optimum.append(_norm(start - identity) / optimum)
         ends_over_optimum.append(_norm(layers) / optimum)
     return {
         "missed": missed,
         "start_over_optimum": starts_over_optimum,
         "end_over_optimum": ends_over_optimum,
     }
+
+
+def _disturbed_factors(
+    R: np.ndarray, depth: int, disturbance: float, rng: np.random.Generator
+) -> np.ndarray:
+    """The factors ``Y_i (I + A_i) Y_{i-1}^{-1}`` of R, f64[l, d, d], for optimal A_i.
+
+    With ``Y_0 = Y_l = I`` their product is R, whatever the other Y are. These are I and
+    Gaussian entries of this deviation.
+    """
+    identity = np.eye(len(R))
+    optimal = identity + linear.factorize(R, depth)
+    Y = identity + disturbance * rng.standard_normal((depth - 1, *R.shape))
+    factors, _ = shortest_path.moved(Y.ravel(), optimal)
+    return factors
 
 
 def measure_curve(trial, _key) -> dict:

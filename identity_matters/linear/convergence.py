@@ -123,21 +123,11 @@ def will_converge(
         raise ValueError("Sigma must not be zero")
     kept = second_moment.kept_part(Sigma)
     rank_of_Sigma = second_moment.certain_rank(Sigma, kept, rank)
-    largest = float(eigenvalues[-1])
-    if not second_moment.can_square_norm(largest):
-        return _refused(f"||Sigma|| = {largest:.3g} is beyond what float64 can square")
-    if rank_of_Sigma is None:
-        return _refused(
-            f"rounding leaves the rank of Sigma open: {len(R) - kept.rank} of its"
-            f" eigenvalues are below {kept.least:.3g} and may be 0 or not"
-        )
-    if not second_moment.can_square_target(R, largest):
-        return _refused("the entries of R are beyond what float64 can square")
+    why_not = _why_refused(R, kept, rank_of_Sigma, largest=float(eigenvalues[-1]))
+    if why_not:
+        # s_0 is not computed.
+        return Convergence(s0=math.inf, flow=(), descent=None, reason=why_not)
     is_definite = rank_of_Sigma == len(R)
-    if is_definite and not matrices.determinant_sign(R) > 0:
-        # By G10 there is nothing to converge to inside a ball. s_0, at least 1 in exact
-        # arithmetic, is not computed.
-        return _refused("det R is not positive, and Sigma is positive definite")
     problem = _Problem.of(R, kept)
     candidates = [_path(problem, depth)]
     if is_definite:
@@ -155,9 +145,35 @@ def will_converge(
     )
 
 
-def _refused(reason: str) -> Convergence:
-    """That nothing is certified, for a reason that is known before s_0 is computed."""
-    return Convergence(s0=math.inf, flow=(), descent=None, reason=reason)
+def _why_refused(
+    R: np.ndarray,
+    kept: second_moment.KeptPart,
+    rank_of_Sigma: int | None,
+    *,
+    largest: float,
+) -> str:
+    """Why nothing is certified, if that is known before s_0 is computed; else empty.
+
+    Args:
+      R: f64[d, d].
+      kept: the eigenvalues of Sigma that are certainly not 0.
+      rank_of_Sigma: None if it is not certain.
+      largest: the largest eigenvalue of Sigma.
+    """
+    if not second_moment.can_square_norm(largest):
+        return f"||Sigma|| = {largest:.3g} is beyond what float64 can square"
+    if rank_of_Sigma is None:
+        return (
+            f"rounding leaves the rank of Sigma open: {len(R) - kept.rank} of its"
+            f" eigenvalues are below {kept.least:.3g} and may be 0 or not"
+        )
+    if not second_moment.can_square_target(R, largest):
+        return "the entries of R are beyond what float64 can square"
+    if rank_of_Sigma == len(R) and not matrices.determinant_sign(R) > 0:
+        # By G10 there is nothing to converge to inside a ball; s_0 is at least 1 in
+        # exact arithmetic.
+        return "det R is not positive, and Sigma is positive definite"
+    return ""
 
 
 class _Problem(NamedTuple):
