@@ -69,8 +69,9 @@ def unit_weights(blocks: Blocks) -> np.ndarray:
 
 
 def second_order_form(blocks: Blocks, problem: Problem) -> float:
-    """``q(theta)``, by the formula above."""
-    v = np.swapaxes(plain_array("V", blocks.V), 1, 2).reshape(-1, problem.A.shape[0])
+    """``q(theta)``, by the formula above; ValueError for blocks that do not fit."""
+    blocks = model.checked_blocks("net", blocks)
+    v = np.swapaxes(blocks.V, 1, 2).reshape(-1, problem.A.shape[0])
     return float(-2 * np.sum(v * error_correlation(unit_weights(blocks), problem)))
 
 

@@ -163,6 +163,13 @@ def test_searches_and_flows_take_whole_numbers_of_steps(function, changed, messa
         function(nets, samples, **{**SETTINGS[function], **changed})
 
 
+def test_the_second_order_form_takes_blocks_that_fit_together():
+    """V of another rank would be summed over other axes."""
+    V = NET_OF_TWO.V[None]
+    with pytest.raises(ValueError, match=r"V of the net must have 3 axes"):
+        origin.second_order_form(NET_OF_TWO._replace(V=V), SIX_EXAMPLES)
+
+
 def test_the_rows_of_one_matrix_are_no_layers():
     with pytest.raises(ValueError, match=r"A must be \[depth, d, d\], and x \[n, d\]"):
         model.linear_outputs(np.eye(2), np.eye(2))
