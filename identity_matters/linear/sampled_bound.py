@@ -259,7 +259,7 @@ def _contraction(
     )
     fall = 4 * learning_rate * depth * sigma / stretch**2 * gain
     gap = -_rounded_up(noise * (trace + largest) - fall)
-    if not (gain > 0 and gap > 0):
+    if not gap > 0:  # as it is not where gain <= 0, since the noise only lowers it
         return None
     floor = _rounded_up(noise * descent.label_noise / Fraction(gap))
     return (gap, floor) if floor < math.inf else None

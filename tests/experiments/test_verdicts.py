@@ -40,6 +40,11 @@ PLAIN_NEAR_ZERO = {"net": "plain_near_zero", "depth": 1200}
 PLAIN_STANDARD = {"net": "plain_standard", "depth": 1200}
 LINEAR = {"net": "linear", "depth": 1200}
 RELU = {"net": "relu", "depth": 1200}
+EXACT_COUNTEREXAMPLE = {
+    "depth": 1,
+    "squared_gradient_float64": 1.0,
+    "right_float64": 2.0,
+}
 # A critical point inside the ball that is no global minimum.
 BAD_POINT = {"norms.0": 0.5, "relative_excess.0": 0.1, "gradient_norms.0": 0.0}
 
@@ -172,6 +177,7 @@ FALLS = {
         ),
         Change(first={"kind": "search"}, fields={"largest_ratios": 0.5}, verdict=OPEN),
         Change(first={"kind": "tight"}, fields={"largest_error": 1e-11}, verdict=OPEN),
+        Change(fields={"smallest": EXACT_COUNTEREXAMPLE}, verdict=REFUTED),
     ],
     "optimum/every_depth": [
         *_refutations_of_the_optimum(kind="targets"),
@@ -207,7 +213,14 @@ FALLS = {
         Change(
             first={"width": 2}, fields={**BAD_POINT, "norms.0": 0.9999}, verdict="holds"
         ),
-        Change(fields={"gradient_norms": 1.0}, verdict=OPEN),
+        # Nothing is found inside.
+        Change(fields={"norms": 1.0}, verdict=OPEN),
+        # The last start is at A_i = -I, and should stay there.
+        Change(
+            first={"width": 2, "depth": 2},
+            fields={"gradient_norms.144": 1e-300},
+            verdict=OPEN,
+        ),
     ],
     "landscape/hessian_at_origin": [
         Change(
@@ -217,6 +230,11 @@ FALLS = {
             first={"depth": 3},
             fields={"nets.0.largest_hessian_entry": 1},
             verdict=REFUTED,
+        ),
+        # The standard net's origin is optimal, or the residual one's is critical.
+        Change(first={"depth": 3}, fields={"nets.0.excess": 0.0}, verdict=REFUTED),
+        Change(
+            first={"depth": 3}, fields={"nets.3.gradient_norm": 0.0}, verdict=REFUTED
         ),
         Change(fields={"depth": 2}, verdict=OPEN),
     ],
