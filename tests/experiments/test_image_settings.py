@@ -105,6 +105,10 @@ def test_schedules_by_hand():
     # 700,000.
     assert optim["boundary_steps"][:2] == (10_009, 20_018)
     assert len(optim["boundary_steps"]) == 69
+    resnet = settings(imagenet, "imagenet2012/resnet_34")
+    # Epochs 30, 60 and 90.
+    assert resnet["optim"]["boundary_steps"] == (150_136, 300_273)
+    assert resnet["train"]["steps"] == 450_410
     small = settings(cifar, "cifar10/small")
     _, schedule, rate = train.make_optimizer(
         steps=small["train"]["steps"], **small["optim"]
