@@ -83,19 +83,22 @@ def _control_groups(root: pathlib.Path, controller: str) -> Iterator[pathlib.Pat
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, name = line.split(":", 2)
         names |= dict.fromkeys(controllers.split(","), name)
-    for line in _lines(root / "proc/self/mounts"):
-        _, mounted_at, kind, options, *_ = line.split()
-        if kind == "cgroup" and controller in options.split(","):
-            mounted = controller
-        elif kind == "cgroup2":
-            mounted = ""
-        else:
-            continue
+    for mounted, top in _mounts(root, controller):
         if mounted in names:
-            top = root / mounted_at.lstrip("/")
             group = pathlib.PurePosixPath(names[mounted].lstrip("/"))
             for directory in (group, *group.parents):
                 yield top / directory
+
+
+def _mounts(root: pathlib.Path, controller: str) -> Iterator[tuple[str, pathlib.Path]]:
+    """Each mount with groups for `controller`: that of version 1, or ""; and where."""
+    for line in _lines(root / "proc/self/mounts"):
+        _, mounted_at, kind, options, *_ = line.split()
+        top = root / mounted_at.lstrip("/")
+        if kind == "cgroup" and controller in options.split(","):
+            yield controller, top
+        elif kind == "cgroup2":
+            yield "", top
 
 
 def _lines(path: pathlib.Path) -> list[str]:

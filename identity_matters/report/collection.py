@@ -258,18 +258,31 @@ def contradictions(yours: list[Group], reference: list[Group]) -> list[str]:
     lines = []
     for group in yours:
         expected = in_reference.get((group.name, group.scale))
-        expected_verdicts = expected.decided if expected else set()
-        if group.decided <= expected_verdicts:
-            continue
-        title = paper.CLAIMS[group.claim].title
-        line = f"{group.name} ({title}): {group.verdict}"
-        if expected and expected_verdicts:
-            lines.append(f"{line}; the reference: {expected.verdict}")
-        elif _has_counterexample(group) and group.claim not in refuted_claims:
-            lines.append(f"{line}; the reference has no counterexample to this claim")
-        elif group.scale == "paper" and _refutes(group):
-            lines.append(line)
+        contradicted = _contradicted(group, expected, refuted_claims)
+        if contradicted is not None:
+            title = paper.CLAIMS[group.claim].title
+            lines.append(f"{group.name} ({title}): {group.verdict}{contradicted}")
     return lines
+
+
+def _contradicted(
+    group: Group, expected: Group | None, refuted_claims: set[str]
+) -> str | None:
+    """What the line of `contradictions` says of the reference; None for no line.
+
+    `expected` is the reference's group, and `refuted_claims` those for which it has a
+    counterexample.
+    """
+    expected_verdicts = expected.decided if expected else set()
+    if group.decided <= expected_verdicts:
+        return None
+    if expected and expected_verdicts:
+        return f"; the reference: {expected.verdict}"
+    if _has_counterexample(group) and group.claim not in refuted_claims:
+        return "; the reference has no counterexample to this claim"
+    if group.scale == "paper" and _refutes(group):
+        return ""
+    return None
 
 
 def _has_counterexample(group: Group) -> bool:

@@ -34,19 +34,22 @@ def prepared(directory: pathlib.Path) -> Iterator[pathlib.Path]:
         aside = pathlib.Path(made)
         runs.lock_path(aside, held)
         yield aside
-        kept = {
-            name: {path.name for path in (aside / name).iterdir()} for name in _PARTS
-        }
-        for part in _PARTS:
-            (directory / part).mkdir(exist_ok=True)
-            for file in sorted(kept[part]):
-                os.replace(aside / part / file, directory / part / file)
-        for name in _PAGES:
-            os.replace(aside / name, directory / name)
-        for part in _PARTS:
-            for path in (directory / part).glob("*.*"):
-                if path.suffix in (".svg", ".csv") and path.name not in kept[part]:
-                    path.unlink()
+        _replace(directory, aside)
+
+
+def _replace(directory: pathlib.Path, aside: pathlib.Path) -> None:
+    """Moves a report that was made `aside` over that in `directory`; see `prepared`."""
+    kept = {part: {path.name for path in (aside / part).iterdir()} for part in _PARTS}
+    for part in _PARTS:
+        (directory / part).mkdir(exist_ok=True)
+        for file in sorted(kept[part]):
+            os.replace(aside / part / file, directory / part / file)
+    for name in _PAGES:
+        os.replace(aside / name, directory / name)
+    for part in _PARTS:
+        for path in (directory / part).glob("*.*"):
+            if path.suffix in (".svg", ".csv") and path.name not in kept[part]:
+                path.unlink()
 
 
 def _remove_left_over(directory: pathlib.Path) -> None:

@@ -52,15 +52,7 @@ def draw_convergence(points: Points, canvas: Canvas) -> None:
             )
         training = [row for row in in_panel if row["kind"] == "train"]
         for end in ends_of_diverged(training, "kind"):
-            axes.annotate(
-                "diverges",
-                xy=(end["step"], end["error_percent"]),
-                xytext=(0, -6),  # below the end of the curve
-                textcoords="offset points",
-                ha="right",
-                va="top",
-                fontsize=8,
-            )
+            _mark_diverged(axes, end)
         if max(row["step"] for row in in_panel) >= _PLATEAU_STEP:
             label = "the paper's best: about 50,000 steps"
             axes.axvline(_PLATEAU_STEP, color="grey", linestyle=":", label=label)
@@ -68,6 +60,19 @@ def draw_convergence(points: Points, canvas: Canvas) -> None:
         if published := paper.TABLE_2["this paper"].get(dataset):
             _draw_published(axes, published.value)
         axes.set_ylim(0, 100)
+
+
+def _mark_diverged(axes: Any, end: dict) -> None:
+    """The word below the end of a curve."""
+    axes.annotate(
+        "diverges",
+        xy=(end["step"], end["error_percent"]),
+        xytext=(0, -6),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        fontsize=8,
+    )
 
 
 def _draw_published(axes: Any, percent: float) -> None:

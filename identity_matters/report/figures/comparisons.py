@@ -11,6 +11,7 @@ from identity_matters.report.figures.drawing import (
     Canvas,
     Looks,
     Points,
+    Series,
     curves,
     data_set_of,
     legend_below,
@@ -81,23 +82,28 @@ def draw_identity(points: Points, canvas: Canvas) -> None:
     canvas.set_size_inches(7.0, 0.8 + 2.6 * len(by_variant))
     grid = canvas.subplots(len(by_variant), 2, squeeze=False, sharey=True)
     for row, (variant, of_variant) in zip(grid, by_variant.items(), strict=True):
-        depths = sorted(split(of_variant, "convolutions"))
         for axes, (error, label) in zip(row, _ERRORS.items(), strict=True):
             axes.set_title(data_set_of(variant), fontsize=9)
-            curves(axes, series(of_variant, "arm", arms), "convolutions", error)
-            for looks, of_arm in series(of_variant, "arm", arms):
-                failed = [point for point in of_arm if point["failed"]]
-                # A label that begins with "_" is not in the legend.
-                crosses = _FAILED | {"color": looks["color"], "label": "_failed"}
-                scatter(axes, failed, "convolutions", error, **crosses)
-            # A cross at 100 is shown whole.
-            axes.set(xscale="log", ylim=(-3, 106), ylabel=label)
-            axes.set(xlabel="convolutions")
-            axes.set_xticks(depths, [str(depth) for depth in depths])
-            axes.set_xticks([], minor=True)
+            axes.set_ylabel(label)
+            _draw_over_depth(axes, series(of_variant, "arm", arms), error)
     of_every_arm = _FAILED | {"color": "grey"}
     scatter(canvas.axes[-1], [], "convolutions", "failed", **of_every_arm)
     legend_below(canvas, canvas.axes, columns=2)
+
+
+def _draw_over_depth(axes: Any, arms: Series, error: str) -> None:
+    """A curve for each arm; a cross of its colour for each training that failed."""
+    curves(axes, arms, "convolutions", error)
+    for looks, of_arm in arms:
+        failed = [point for point in of_arm if point["failed"]]
+        # A label that begins with "_" is not in the legend.
+        crosses = _FAILED | {"color": looks["color"], "label": "_failed"}
+        scatter(axes, failed, "convolutions", error, **crosses)
+    # A cross at 100 is shown whole.
+    axes.set(xscale="log", xlabel="convolutions", ylim=(-3, 106))
+    depths = sorted({point["convolutions"] for _, of_arm in arms for point in of_arm})
+    axes.set_xticks(depths, [str(depth) for depth in depths])
+    axes.set_xticks([], minor=True)
 
 
 def _names(points: Points) -> dict[str, str]:
@@ -127,20 +133,24 @@ def draw_starts(points: Points, canvas: Canvas) -> None:
         by_arm = split(of_variant, "arm")
         names = []
         for place, arm in enumerate(sorted(by_arm, key=natural_order)):
-            of_arm = by_arm[arm]
-            placed = [{**point, "place": place} for point in of_arm]
-            trained = [point for point in placed if not point["failed"]]
-            failed = [point for point in placed if point["failed"]]
-            error_and_place = ("test_error_percent", "place")
-            scatter(axes, trained, *error_and_place, color=COLOURS[0], markersize=6)
-            scatter(axes, failed, *error_and_place, **_FAILED)
-            _count_failures(axes, place, failed, len(of_arm))
-            rates = sorted({point["learning_rate"] for point in of_arm})
+            _draw_start(axes, by_arm[arm], place)
+            rates = sorted({point["learning_rate"] for point in by_arm[arm]})
             tuned = " or ".join(f"{rate:g}" for rate in rates)
             names.append(f"{arms[arm]}, rate {tuned}")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set(xlim=(-3, 105), xlabel="test error (percent), each seed; x: failed")
+
+
+def _draw_start(axes: Any, points: Points, place: int) -> None:
+    """The error of each seed of an arm, in the arm's place."""
+    placed = [{**point, "place": place} for point in points]
+    trained = [point for point in placed if not point["failed"]]
+    failed = [point for point in placed if point["failed"]]
+    error_and_place = ("test_error_percent", "place")
+    scatter(axes, trained, *error_and_place, color=COLOURS[0], markersize=6)
+    scatter(axes, failed, *error_and_place, **_FAILED)
+    _count_failures(axes, place, failed, len(points))
 
 
 def _count_failures(axes: Any, place: int, failed: Points, seeds: int) -> None:

@@ -21,7 +21,7 @@ from identity_matters.report.figures.style import COLOURS, DASHES, MARKERS
 Points = list[dict]
 Looks = dict[str, Any]
 Labels = Mapping[Any, str] | Callable[[Any], str]
-Series = Iterator[tuple[Looks, Points]]
+Series = list[tuple[Looks, Points]]
 
 OWN = "own"  # stands for the marker, or for the dashes, that a series has
 _DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -83,14 +83,16 @@ def series(points: Points, by: str, labels: Labels = str) -> Series:
     if not isinstance(labels, Mapping):
         labels = {value: labels(value) for value in parts}
     looks = itertools.cycle(zip(COLOURS, MARKERS, DASHES, strict=True))
-    for (colour, marker, dashes), (value, label) in zip(
-        looks, labels.items(), strict=False
-    ):
-        if value in parts:
-            yield (
-                {"color": colour, "marker": marker, "dashes": dashes, "label": label},
-                parts[value],
-            )
+    return [
+        (
+            {"color": colour, "marker": marker, "dashes": dashes, "label": label},
+            parts[value],
+        )
+        for (colour, marker, dashes), (value, label) in zip(
+            looks, labels.items(), strict=False
+        )
+        if value in parts
+    ]
 
 
 def panels(
@@ -110,7 +112,7 @@ def panels(
     `legend` columns below them, unless that is 0. If they do not all have as many
     seeds, each title says how many.
     """
-    parts = list(series(points, by, titles))
+    parts = series(points, by, titles)
     columns = min(columns, len(parts))
     rows = -(-len(parts) // columns)
     if rows > 1:
