@@ -292,20 +292,7 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
         raise ValueError(
             "variables are boxed with metadata: unbox them by flax.linen.meta.unbox"
         )
-    shown = shown_shape(image_shape)
-    example = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
-    try:
-        logits, _ = jax.eval_shape(
-            lambda v, x: apply(net, v, x, train=False), variables, example
-        )
-    except (TypeError, ValueError, AttributeError, flax.errors.FlaxError) as error:
-        hint = ""
-        if len(image_shape) == 2:
-            hint = "; if images lack the axis of channels, pass images[..., None]"
-        raise ValueError(
-            f"the net, with these variables, cannot take images {shown} (examples"
-            f" first, channels last){hint}: {runs.first_line(error)}"
-        ) from error
+    logits = _outputs_of_two(net, variables, image_shape)
     if getattr(logits, "ndim", None) != 2 or len(logits) != 2:
         raise ValueError(
             f"the net must give logits [n, k], got {getattr(logits, 'shape', logits)}"
@@ -313,6 +300,27 @@ def count_classes(net: nn.Module, variables: dict, image_shape: tuple[int, ...])
     if logits.dtype != jnp.float32:
         raise ValueError(f"the net must give floating-point logits, got {logits.dtype}")
     return logits.shape[1]
+
+
+def _outputs_of_two(
+    net: nn.Module, variables: dict, image_shape: tuple[int, ...]
+) -> Any:
+    """What the net gives for inputs f32[2, *image_shape], as shapes and dtypes."""
+    example = jax.ShapeDtypeStruct((2, *image_shape), jnp.float32)
+    try:
+        outputs, _ = jax.eval_shape(
+            lambda v, x: apply(net, v, x, train=False), variables, example
+        )
+    except (TypeError, ValueError, AttributeError, flax.errors.FlaxError) as error:
+        hint = ""
+        if len(image_shape) == 2:
+            hint = "; if images lack the axis of channels, pass images[..., None]"
+        raise ValueError(
+            f"the net, with these variables, cannot take images"
+            f" {shown_shape(image_shape)} (examples first, channels last){hint}:"
+            f" {runs.first_line(error)}"
+        ) from error
+    return outputs
 
 
 def whole_labels(name: str, labels: Any, *, examples: int, classes: int) -> np.ndarray:
