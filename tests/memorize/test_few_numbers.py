@@ -3,6 +3,8 @@
 The network in float64 against exact integer arithmetic.
 """
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -189,6 +191,24 @@ def test_float64_computes_what_whole_numbers_do(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changed", "largest"),
+    [
+        # Sums of the input map, moved by the least of them.
+        ({"largest_sum": 1000, "t": np.array([-300, 5])}, 1300),
+        ({"large": 1000}, 2 * 1000),
+        ({"base": 10, "digits": 3}, 1000),
+        ({"num_classes": 7, "digits": 2, "words": 5}, 2 * 7 * 2 * 5),
+    ],
+)
+def test_the_bound_on_all_whole_numbers_by_hand(changed, largest):
+    values = {"largest_sum": 1, "t": np.zeros(1), "large": 1, "base": 2}
+    values |= {"digits": 1, "words": 1, "num_classes": 1} | changed
+    numbers = types.SimpleNamespace(**values)
+    bound = few_numbers._largest_integer(numbers, numbers, numbers, numbers.num_classes)
+    assert bound == largest
+
+
 @pytest.mark.parametrize("width", [6, 8])
 def test_fewer_numbers_than_examples_all_of_them_counted(width):
     n = 4000

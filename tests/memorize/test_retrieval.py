@@ -3,6 +3,8 @@
 The network in float64 and NumPy against exact integer arithmetic.
 """
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -48,6 +50,24 @@ def test_float64_computes_what_whole_numbers_do(n, features, num_classes, factor
     np.testing.assert_array_equal(outputs, exact.astype(float))
     np.testing.assert_array_equal(machine_in_numpy.run_in_float64(network, x), outputs)
     assert verify(network, x, y, run=retrieval.forward) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "largest"),
+    [
+        # Doubled in the hash; and z falls by one interval for each word.
+        ({"large": 1000}, 2 * 1000),
+        ({"interval": 100, "words": 20}, 2 * 100 * 21),
+        # Words, and what the extraction of digits makes of them.
+        ({"base": 10, "digits": 3, "offset": 0}, 1000),
+        ({"base": 10, "digits": 3, "offset": 500}, 9 * 100 + 1),
+        ({"base": 2, "digits": 3, "offset": 8}, 2 * 2 * 3),
+    ],
+)
+def test_the_bound_on_all_whole_numbers_by_hand(changed, largest):
+    least = {"large": 1, "interval": 1, "words": 1, "base": 2, "digits": 1, "offset": 0}
+    layout = types.SimpleNamespace(**(least | changed))
+    assert retrieval._largest_integer(layout) == largest
 
 
 @pytest.mark.parametrize("factored", [False, True])
