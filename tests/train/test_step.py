@@ -311,9 +311,9 @@ def test_the_state_given_is_given_up_and_what_was_read_stays(key, state):
     jax.tree.map(np.testing.assert_array_equal, copy, jax.device_get(state))
 
 
-# 13 test examples: batches of 6 become 8, the second is padded; of 52, whole devices
+# 13 test examples: batches of 3 become 4, the last is padded; of 52, whole devices
 # are padding.
-@pytest.mark.parametrize("evaluation_batch_examples", [6, 52])
+@pytest.mark.parametrize("evaluation_batch_examples", [3, 52])
 def test_every_test_example_counts_once(key, state, evaluation_batch_examples):
     task, on_four = make_steps(evaluation_batch_examples=evaluation_batch_examples)
     sums = on_four.evaluate(on_four.start(key, jax.device_get(state)))
