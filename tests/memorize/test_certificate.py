@@ -275,6 +275,8 @@ def test_sums_that_may_overflow_are_not_certified():
     sizes = np.array([1.0, 3e38])
     errors = certificate.sum_error(3, sizes, sizes, np.dtype(np.float32))
     assert errors[0] == pytest.approx(3 * 2.0**-24, rel=1e-5) and errors[1] == np.inf
+    # m u / (1 - m u), for u = 2^-24
+    assert gamma(2**23, np.float32) == 1
     assert gamma(2**24, np.float32) == math.inf
 
 
