@@ -262,6 +262,7 @@ def test_the_gradient_of_a_bfloat16_kernel_is_summed_in_float32(side):
         ({"initial_scale": 0.5}, 0.5 / (9 * 64)),
         ({"residual_init": "standard"}, 1 / 24),
         ({"residual_init": "standard", "initial_scale": 2.0}, 2 / 24),
+        ({"residual_init": "he"}, math.sqrt(2) / 24),
     ],
 )
 def test_deviations_of_initial_weights(key, options, deviation):

@@ -61,6 +61,24 @@ def test_window_sums_count_what_padding_leaves(sides, stride, share):
     np.testing.assert_array_equal(by_convolution[0, :, :, 0], sums)
 
 
+def test_deviations_of_unit_variance_by_hand():
+    """The sides of a map of ones, 8 pixels, after one to three sums of neighbours.
+
+    They add up to 8, 22, 62 and 176. Each kernel makes up for the growth in both sides,
+    and for its input channels.
+    """
+    start = starts.make_start("unit_variance", scale=1.0, blocks=1, map_shape=(8, 8))
+    generator = np.random.default_rng(0)
+    for init, shape, variance in (
+        (start.stem(3, 1), (3, 3, 3, 512), 1 / (3 * (22 / 8) ** 2)),
+        (start.first_in_block(1), (3, 3, 16, 64), 1 / (16 * (62 / 22) ** 2)),
+        (start.second_in_block(), (3, 3, 64, 16), 2 / (64 * (176 / 62) ** 2)),
+    ):
+        kernel = init(None, shape).draw(generator, shape)
+        # The deviation of 9,216 numbers or more is known to 0.7 %.
+        assert np.std(kernel) == pytest.approx(np.sqrt(variance), rel=0.02)
+
+
 def test_delta_orthogonal_kernels_are_orthogonal_in_the_centre_and_zero_elsewhere():
     net = make_net(
         "all_conv_residual", num_classes=2, residual_init="delta_orthogonal", **DEEP
