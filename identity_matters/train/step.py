@@ -116,8 +116,17 @@ def relative_schedule(
     Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before
     this one. Raises ValueError for an invalid argument, with its value.
     """
+    # Integers of a few bits, as of NumPy, would overflow.
+    steps = check_whole("steps", steps)
+    warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
     decay_factor = real_number("decay_factor", decay_factor)
-    _check_schedule(schedule, steps, boundary_steps, decay_factor, warmup_steps)
+    _check_schedule(
+        schedule,
+        steps=steps,
+        boundary_steps=boundary_steps,
+        decay_factor=decay_factor,
+        warmup_steps=warmup_steps,
+    )
     # After the warm-up; a joined schedule counts steps from its own start.
     match schedule:
         case "step":
@@ -136,14 +145,13 @@ def relative_schedule(
 
 def _check_schedule(
     schedule: str,
+    *,
     steps: int,
     boundary_steps: Sequence[int],
     decay_factor: float,
     warmup_steps: int,
 ) -> None:
-    """ValueError for arguments that `relative_schedule` does not take."""
-    check_whole("steps", steps)
-    check_whole("warmup_steps", warmup_steps, 0)
+    """ValueError for whole and real numbers that `relative_schedule` does not take."""
     check_choice("schedule", schedule, SCHEDULES)
     if not warmup_steps < steps:
         raise ValueError(

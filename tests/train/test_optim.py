@@ -110,6 +110,11 @@ TWELVE = {"steps": 12}
             },
             {0: 0.25, 3: 1, 4: 1, 5: 0.1},
         ),
+        # Integers of 8 bits do not overflow at 1,000 - 8, nor at step 504.
+        (
+            {"schedule": "cosine", "steps": 1_000, "warmup_steps": np.int8(8)},
+            {3: 0.5, 504: 0.5},
+        ),
         # A short run may stop before a boundary.
         ({**PAPER, "steps": 10}, {9: 1}),
     ],
