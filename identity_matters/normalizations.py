@@ -17,7 +17,9 @@ _GCN_LEAST_DIVISOR = 1e-8
 _ZCA_BIAS = 0.1  # what is added to the variances
 LARGEST_PIXEL = 255  # of uint8
 # Float32 holds the sums of squares of 80 million numbers of this size.
-LARGEST_NORMALIZED = 1e15
+_LARGEST_TO_SQUARE = 1e15
+# Float32 holds differences of such numbers, and the reciprocal of their deviation.
+_LARGEST_TO_SUBTRACT = 1e37
 # How many rows are converted to float64 at once in fitting: images (`_fit_zca`, 100 MB
 # of CIFAR), or pixels (`_fit_mean_std`).
 _CHUNK_ROWS = 4096
@@ -27,12 +29,13 @@ class Normalization(NamedTuple):
     """A normalisation.
 
     `fit(images)` gives constants by name, f64 or f32; `apply(constants, x: f32[n,
-    ...])` uses them.
+    ...])` uses them. Float32 computes it for numbers up to `largest` in size.
     """
 
     constants: tuple[str, ...]
     fit: Callable[[np.ndarray], dict]
     apply: Callable[[dict, jax.Array], jax.Array]
+    largest: float
 
 
 def find_normalization(name: str) -> Normalization:
@@ -58,7 +61,7 @@ def _standardize(_constants: dict, x: jax.Array) -> jax.Array:
 
 
 def _root(squares: jax.Array) -> jax.Array:
-    """The root, with a finite slope at 0: so an even image has a gradient."""
+    """The root, with a finite slope at 0: so a uniform image has a gradient."""
     return jnp.sqrt(jnp.maximum(squares, jnp.finfo(squares.dtype).tiny))
 
 
@@ -126,13 +129,27 @@ def _whiten(constants: dict, x: jax.Array) -> jax.Array:
 
 NORMALIZATIONS = {
     "none": Normalization(
-        ("divisor",), _fit_divisor, lambda constants, x: x / constants["divisor"]
+        constants=("divisor",),
+        fit=_fit_divisor,
+        apply=lambda constants, x: x / constants["divisor"],
+        largest=math.inf,
     ),
-    "per_image": Normalization((), lambda images: {}, _standardize),
+    "per_image": Normalization(
+        constants=(),
+        fit=lambda images: {},
+        apply=_standardize,
+        largest=_LARGEST_TO_SQUARE,
+    ),
     "mean_std": Normalization(
-        ("shift", "divisor"),
-        _fit_mean_std,
-        lambda constants, x: (x - constants["shift"]) / constants["divisor"],
+        constants=("shift", "divisor"),
+        fit=_fit_mean_std,
+        apply=lambda constants, x: (x - constants["shift"]) / constants["divisor"],
+        largest=_LARGEST_TO_SUBTRACT,
     ),
-    "gcn_zca": Normalization(("mean", "whitening"), _fit_zca, _whiten),
+    "gcn_zca": Normalization(
+        constants=("mean", "whitening"),
+        fit=_fit_zca,
+        apply=_whiten,
+        largest=_LARGEST_TO_SQUARE,
+    ),
 }

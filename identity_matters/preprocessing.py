@@ -32,7 +32,7 @@ from identity_matters.checks import (
     plain_array,
     real_array,
 )
-from identity_matters.normalizations import LARGEST_NORMALIZED, find_normalization
+from identity_matters.normalizations import find_normalization
 
 DTYPES = ("uint8", "float32")  # of raw images
 # Non-negative images whose largest value is above
@@ -108,8 +108,9 @@ class Preprocessing:
         """The preprocessing for these training images, u8 or finite f32[n, ...].
 
         Raises ValueError for an unknown name, other images, a negative padding, a
-        constant channel (``mean_std``), and numbers above 1e15 in size, whose sums of
-        squares float32 may not hold (except ``none``).
+        constant channel (``mean_std``), and numbers with which float32 cannot compute
+        the normalisation: above 1e15 in size for ``per_image`` and ``gcn_zca``, which
+        square them, and above 1e37 for ``mean_std``.
         """
         images = plain_array("images", images)
         if images.dtype.name not in DTYPES or images.ndim < 2 or not images.size:
@@ -121,14 +122,14 @@ class Preprocessing:
         if not np.isfinite(largest):
             raise ValueError("images must be finite, got NaN or infinity")
         # Before constants are computed, which may take minutes.
-        fit = find_normalization(normalization).fit
+        normalizer = find_normalization(normalization)
         _check_augmentation(pad_pixels_per_side, flip, images.shape[1:])
-        if normalization != "none" and largest > LARGEST_NORMALIZED:
+        if largest > normalizer.largest:
             raise ValueError(
-                f"images must be at most {LARGEST_NORMALIZED:g} in size for"
+                f"images must be at most {normalizer.largest:g} in size for"
                 f" {normalization}, got {largest:.3g}: scale them"
             )
-        constants = fit(images)
+        constants = normalizer.fit(images)
         return cls(
             normalization=normalization,
             constants={

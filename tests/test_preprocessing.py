@@ -205,13 +205,18 @@ def test_zca_whitens_the_training_images(monkeypatch):
             lambda images: _inputs("per_image", images)[1](images[0]),
             r"images must be uint8\[n, 4, 5, 2\], got uint8\[4, 5, 2\]",
         ),
-        # In float32 their squares are infinite, or their standard deviation is 0.
+        # In float32 their squares or differences are infinite, or their standard
+        # deviation is 0.
         *(
             (
                 lambda images, name=name: _inputs(name, np.float32(1e30) * images),
                 rf"at most 1e\+15 in size for {name}, got 2.48e\+32: scale them",
             )
-            for name in ("per_image", "mean_std", "gcn_zca")
+            for name in ("per_image", "gcn_zca")
+        ),
+        (
+            lambda images: _inputs("mean_std", np.float32(1e36) * images),
+            r"at most 1e\+37 in size for mean_std, got 2.48e\+38: scale them",
         ),
         (
             lambda images: _inputs("mean_std", np.float32(1e-40) * images),
@@ -222,6 +227,19 @@ def test_zca_whitens_the_training_images(monkeypatch):
 def test_unusable_settings_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(_images(2))
+
+
+@pytest.mark.parametrize("name", ["per_image", "mean_std", "gcn_zca"])
+def test_the_largest_images_have_the_inputs_of_scaled_ones(name):
+    images = _images(8) / np.float32(255) - np.float32(0.5)
+    images /= np.abs(images).max()
+    # Just below, so that rounding leaves none above.
+    largest = images * np.float32(normalizations.NORMALIZATIONS[name].largest * 0.999)
+    _, eval_input = _inputs(name, images)
+    _, eval_largest = _inputs(name, largest)
+    np.testing.assert_allclose(
+        jax.jit(eval_largest)(largest), eval_input(images), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("normalization", ["none", "per_image", "mean_std", "gcn_zca"])
@@ -242,7 +260,7 @@ def test_an_augmentation_that_does_not_fit_is_refused_before_constants_are_compu
 
 
 @pytest.mark.parametrize("name", ["none", "per_image", "mean_std", "gcn_zca"])
-def test_an_even_image_has_finite_gradients_and_no_images_have_no_inputs(name):
+def test_a_uniform_image_has_finite_gradients_and_no_images_have_no_inputs(name):
     images = _images(8).astype(np.float32)
     images[0] = 0
     images[1] = 7

@@ -133,7 +133,7 @@ def test_weights_far_below_the_target_are_no_warning():
     assert escape.escape_time(np.full(6, 1e-310), 1.0, 1.0, 0.25) == math.inf
 
 
-def test_a_way_of_more_powers_of_ten_than_float64_has():
+def test_a_path_that_spans_more_powers_of_ten_than_float64():
     """From 1e-217 to -1e98: the arsinh of `test_two_layers_by_hand` is a logarithm."""
     w = np.array([1e-217, 2e-217])
     r = -1e199
