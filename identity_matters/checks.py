@@ -180,15 +180,18 @@ def check_array_types(name: str, value: Any) -> None:
 
 
 def check_layers_and_rows(A: Any, x: Any) -> None:
-    """ValueError unless the arrays A are [depth, d, d], and x [..., d].
+    """ValueError unless A is [depth, d, d], and x [..., d].
 
     Other shapes may broadcast to the numbers of another net: the rows of one matrix
     would count as layers.
     """
-    d = A.shape[-1] if A.ndim else None
-    if A.shape[1:] != (d, d) or x.shape[-1:] != (d,):
+    shape_of_A = np.shape(A)
+    shape_of_x = np.shape(x)
+    d = shape_of_A[-1] if shape_of_A else None
+    if shape_of_A[1:] != (d, d) or shape_of_x[-1:] != (d,):
         raise ValueError(
-            f"A must be [depth, d, d], and x [n, d], got shapes {A.shape} and {x.shape}"
+            f"A must be [depth, d, d], and x [n, d], got shapes {shape_of_A} and"
+            f" {shape_of_x}"
         )
 
 

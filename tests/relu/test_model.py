@@ -170,9 +170,10 @@ def test_the_second_order_form_takes_blocks_that_fit_together():
         origin.second_order_form(NET_OF_TWO._replace(V=V), SIX_EXAMPLES)
 
 
-def test_the_rows_of_one_matrix_are_no_layers():
+@pytest.mark.parametrize(("A", "x"), [(np.eye(2), np.eye(2)), (np.eye(2)[None], 1.0)])
+def test_a_matrix_is_no_stack_of_layers_and_a_number_no_input(A, x):
     with pytest.raises(ValueError, match=r"A must be \[depth, d, d\], and x \[n, d\]"):
-        model.linear_outputs(np.eye(2), np.eye(2))
+        model.linear_outputs(A, x)
 
 
 def test_labels_of_another_shape_have_no_errors_at_the_origin():
