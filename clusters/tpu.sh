@@ -3,8 +3,8 @@
 #   clusters/tpu.sh create | setup | run MODULE FLAGS... | logs | status | stop | delete
 # docs/clusters.md explains the variables. Any step may be repeated: records and checkpoints are in
 # the bucket, so `run` on a new TPU resumes what was begun on an earlier one. A training goes on when
-# this machine is switched off. DRY_RUN=1 prints the commands. Never tried on a real TPU. Up to v6e:
-# Google's API that it uses has no TPU7x and no later one.
+# this machine is switched off. DRY_RUN=1 prints the commands. Never tried on a real TPU. For
+# TPUs up to v6e: the API of Google's that it uses does not offer TPU7x or later.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
