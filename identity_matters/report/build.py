@@ -294,7 +294,7 @@ def _picture(
     """A figure with its title, its caption, and the runs that it shows."""
     about = paper.FIGURES[name]
     points_file = f"{name}.csv"
-    # Two spaces break the line; without, GitHub begins the caption beside the figure.
+    # Two spaces break the line; else GitHub begins the caption beside the figure.
     return markdown.fill(
         "![{description}](figures/{name}.svg)  \n**{title}.** {caption}"
         " ({collection}, {seeds}; {points})",
@@ -441,7 +441,7 @@ def _facts(
     """The lines below the statement of a claim, by name."""
     facts: dict[str, str] = {
         "paper": Markdown(claim.published),
-        "first shown by": Markdown(claim.first),
+        "attribution": Markdown(claim.first),
     }
     for collection in collections:
         # The sentences are ours, and only numbers are filled in.

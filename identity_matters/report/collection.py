@@ -103,12 +103,13 @@ class Group:
 def _counted(verdicts: list[str], seeds: int, needed: int = 1) -> str:
     """Such as "reproduced for 2, undecided for 1 of 3 seeds", most frequent first.
 
-    With fewer seeds than needed, such as "reproduced for 1 of 1, and it takes 3 seeds".
+    With fewer seeds than needed, such as "reproduced for 1 of 1; a verdict needs 3
+    seeds".
     """
     counts = collections.Counter(verdicts).most_common()
     each = ", ".join(f"{verdict} for {count}" for verdict, count in counts)
-    takes = f", and it takes {needed}" if seeds < needed else ""
-    return f"{each} of {seeds}{takes}{_OF_SEEDS}"
+    needs = f"; a verdict needs {needed}" if seeds < needed else ""
+    return f"{each} of {seeds}{needs}{_OF_SEEDS}"
 
 
 def seeds_disagree(verdict: str) -> bool:

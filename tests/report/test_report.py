@@ -102,7 +102,7 @@ def test_no_sentence_of_the_report_has_raw_latex():
 def test_the_introduction_says_what_was_run_at_full_size_if_it_was(
     tmp_path, monkeypatch
 ):
-    said = "What was run at full size"
+    said = "net of Table 2 was trained at full size"
     toy = (write_report(tmp_path, monkeypatch) / "REPORT.md").read_text()
     assert said not in toy
     committed = (ROOT / "results/REPORT.md").read_text(encoding="utf-8")

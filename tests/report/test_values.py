@@ -263,7 +263,7 @@ def test_one_seed_with_a_counterexample_contradicts_a_reference_that_is_undecide
     {"seeds": ["reproduced"] * 3, "verdict": "reproduced"},
     {
         "seeds": ["reproduced"],
-        "verdict": "undecided (reproduced for 1 of 1, and it takes 3 seeds)",
+        "verdict": "undecided (reproduced for 1 of 1; a verdict needs 3 seeds)",
     },
     {
         "seeds": ["undecided", "reproduced", "undecided"],
