@@ -128,7 +128,7 @@ def theorem_2_1_bound_iclr2017(gamma: float, depth: int) -> float:
     """Theorem 2.1 [ICLR 2017]: the norm of an optimum is at most this.
 
     |||A||| <= 2 (sqrt(pi) + sqrt(3 gamma))^2 / l. ValueError unless gamma is one number
-    of 0 or more, and the depth a whole number from 1, as for the two below.
+    of 0 or more, and the depth a whole number from 1. So it is for the two below.
     """
     gamma = non_negative_number("gamma", gamma)
     depth = check_whole("depth", depth)
@@ -186,7 +186,7 @@ def theorem_3_2_width(examples: int, rho: float) -> int:
 
     rho is that of Assumption 3.1, the smallest squared distance of two examples.
     ValueError unless `examples` is a whole number from 1, and rho is one number from
-    1e-150 to 1e150: floats do not hold the squares of others.
+    1e-150 to 1e150: beyond these its square is no normal float.
     """
     examples = check_whole("examples", examples)
     rho = positive_number("rho", rho)
@@ -225,8 +225,8 @@ def few_numbers(
       group_points: m.
       width: k, at least 6.
     Raises:
-      ValueError: the width is not a whole number from 6, or another number not one
-        from 1.
+      ValueError: the width is not a whole number of at least 6, or another argument
+        not one of at least 1.
     """
     examples = check_whole("examples", examples)
     features = check_whole("features", features)

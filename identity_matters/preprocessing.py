@@ -162,7 +162,7 @@ class Preprocessing:
         """Inputs f32[n, ...] for evaluation, neither cropped nor flipped; jittable.
 
         Raises ValueError unless `images` have the shape and dtype of the raw ones.
-        Their scale is not looked at; `check_images` does that.
+        It does not look at their scale; `check_images` does.
         """
         return self._normalize(self._as_float32(images))
 

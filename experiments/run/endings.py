@@ -95,8 +95,8 @@ def ending_of(
 ) -> Ending:
     """How the command ends after `error`.
 
-    The directories are those of the command line, the second one empty if it was not
-    given.
+    The directories are those of the command line; `checkpoint_dir` is empty if it was
+    not given.
     """
     if isinstance(error, app.UsageError | runs.RunError):
         return Ending(USAGE_ERROR_CODE, str(error))
@@ -123,7 +123,7 @@ def machine_failure(
     # In words, not by errno: orbax reports a full
     # disk as RESOURCE_EXHAUSTED, in words alone.
     if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
-        # Errors of writing do not say where, and those of orbax do not, either.
+        # Errors of writing, also those of orbax, do not say where.
         written = " or ".join(filter(None, (results_dir, checkpoint_dir)))
         place = getattr(error, "filename", None) or written
         return (

@@ -55,8 +55,8 @@ def execute(
       Interrupted, KeyboardInterrupt: after either the same call resumes, without
         `overwrite`.
     """
-    # Several processes must stop together, at points that all of them come to, and from
-    # the last of these points on not at all.
+    # Several processes must stop together, at points that all of them come to. After
+    # the last of these points they do not stop at all.
     with stop_signal(asks_first=_are_several(experiment)) as stop:
         prepared = _prepare(
             experiment,

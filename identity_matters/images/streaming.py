@@ -90,9 +90,9 @@ class _Stream:
 
     def close(self) -> None:
         self._batches.close()
-        # What grain raised at the end keeps the last batch of each worker in a cycle.
-        # If it were freed with the program, its shared memory would be left behind, and
-        # Python would warn of that.
+        # The exception that ended grain's iterator keeps the last batch of each worker
+        # in a reference cycle. If that lived until the program ends, its shared memory
+        # would be left behind, and Python would warn about it.
         self._batches = iter(())
         gc.collect()
 

@@ -49,7 +49,7 @@ _ROOT_TOLERANCE = 1e-15
 _NEAR_THE_END = 0.1
 # Relative widening of the interval in which a root is sought: far above rounding.
 _SEARCH_MARGIN = 1e-9
-# From here on, far from where it overflows, sinh is half of an exponential.
+# From here on float64 cannot tell sinh from half of exp; both overflow only near 710.
 _LARGE_ARGUMENT = 600.0
 # What is left of |w_0 - w_r|, relative to w_r, if it is only rounding.
 _ROUNDING_OF_A_DISTANCE = 1e-14

@@ -442,7 +442,7 @@ def attack(
         violates = ~(left + margin >= right)
         below = ~(left >= right) & ~violates
         tight = left < _TIGHT_RATIO * right
-        # Where right is 0 nothing is asked of left.
+        # Where right is 0 the bound says nothing about left.
         ratio = jnp.where(right == 0, jnp.inf, left / right)
         totals = {
             "violations": totals["violations"] + jnp.sum(violates, dtype=jnp.int32),

@@ -116,7 +116,7 @@ def dead_share_on_ball(dimension: int, radius: float) -> float:
     """
     dimension = check_whole("dimension", dimension)
     radius = non_negative_number("radius", radius)
-    # radius**2 would be an OverflowError where this product is infinite.
+    # radius**2 would raise OverflowError where this product is infinite.
     square = radius * radius
     return float(0.5 * scipy.special.betainc(dimension / 2, 0.5, 1 / (1 + square)))
 

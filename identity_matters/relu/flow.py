@@ -32,7 +32,7 @@ def flow(
     steps = check_whole("steps", steps)
     if blocks.U.ndim != 4 or time.shape != blocks.U.shape[:1]:
         raise ValueError(
-            "blocks must have a leading axis of nets, and time be one number for each,"
+            "blocks must have a leading axis of nets, and time one number for each net,"
             f" got U of shape {blocks.U.shape}, and time of shape {time.shape}"
         )
     blocks, problem = model.in_one_dtype(blocks, problem)

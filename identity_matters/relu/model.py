@@ -228,8 +228,8 @@ def squared_norm(blocks: Blocks) -> jax.Array:
 def max_norm(blocks: Blocks) -> np.ndarray:
     """``|||theta|||``, the largest of ``||U_j||, ||V_j||, ||s_j||``.
 
-    f64[] for one net, f64[m] for m nets. By NumPy: ValueError for what is no array of
-    numbers, or not known yet while JAX traces.
+    f64[] for one net, f64[m] for m nets. Computed by NumPy. ValueError unless U, V
+    and s are plain arrays of numbers, which those that JAX traces are not.
     """
     matrices = [
         checks.plain_array("U of the net", blocks.U),

@@ -8,8 +8,8 @@ As eps falls to 0, ``f(eps theta) = f(0) + eps^2 q(theta) + O(eps^4)`` with
 where ``z_i = (A x_i, 1)``, or ``A x_i`` without biases, and ``e_i = y_i - B A x_i`` (N1
 to N5). For eps < 0 the form is ``q(-theta)``. It differs, as -w has other features.
 
-All but the last function here compute by NumPy, from plain arrays of numbers; others
-are a ValueError, and so are arrays that JAX traces.
+All functions here but the last compute by NumPy. They take plain arrays of numbers, and
+raise ValueError for others, as those that JAX traces.
 """
 
 import jax
@@ -69,7 +69,7 @@ def unit_weights(blocks: Blocks) -> np.ndarray:
 
 
 def second_order_form(blocks: Blocks, problem: Problem) -> float:
-    """``q(theta)``, by the formula above; ValueError for blocks that do not fit."""
+    """``q(theta)``, as above; ValueError for blocks that do not fit together."""
     blocks = model.checked_blocks("net", blocks)
     v = np.swapaxes(blocks.V, 1, 2).reshape(-1, problem.A.shape[0])
     return float(-2 * np.sum(v * error_correlation(unit_weights(blocks), problem)))

@@ -93,7 +93,7 @@ def train(
       NonFiniteError: the training diverged.
     """
     net_source.check_is_linen(net)
-    # Integers of a few bits, as of NumPy, would overflow.
+    # As Python's integers: short ones of NumPy would overflow.
     steps = check_whole("steps", steps)
     batch_examples = check_whole("batch_examples", batch_examples)
     seed = check_whole("seed", seed, 0)

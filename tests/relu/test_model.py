@@ -146,7 +146,7 @@ def test_weights_move_in_the_common_dtype(function, dtype):
 @pytest.mark.parametrize(
     ("function", "changed", "message"),
     [
-        (flow.flow, {"time": np.ones(())}, "time be one number for each, got U of"),
+        (flow.flow, {"time": np.ones(())}, "one number for each net, got U of"),
         (flow.flow, {"time": np.ones(2)}, r"time of shape \(2,\)"),
         (flow.flow, {"steps": 2.5}, "steps must be a whole number, got 2.5"),
         (flow.flow, {"steps": -1}, "steps must be at least 1, got -1"),
