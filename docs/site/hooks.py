@@ -245,8 +245,8 @@ class Doctests(Preprocessor):
 class InlineMath(InlineProcessor):
     """A formula between dollar-backtick pairs, and the punctuation that belongs to it.
 
-    A line may break before and after a formula in MathML, so that a period behind it
-    could begin the next line.
+    A line may break before and after a formula in MathML, so a period after it could
+    begin the next line.
     """
 
     def handleMatch(self, m, data):

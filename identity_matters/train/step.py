@@ -116,7 +116,7 @@ def relative_schedule(
     Returns ``schedule(step: i32[]) -> f32[]``, where `step` counts the updates before
     this one. Raises ValueError for an invalid argument, with its value.
     """
-    # Integers of a few bits, as of NumPy, would overflow.
+    # As Python's integers: short ones of NumPy would overflow.
     steps = check_whole("steps", steps)
     warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
     decay_factor = real_number("decay_factor", decay_factor)

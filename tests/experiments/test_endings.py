@@ -222,7 +222,7 @@ def test_the_first_signal_only_asks_a_training_to_stop_and_the_second_ends_it():
         with signals.stop_signal(asks_first=False) as stop, pytest.raises(exception):
             signal.raise_signal(number)
         assert stop.requested is exception
-        # One that goes on is asked already.
+        # One that is handed on has been asked already.
         with signals.stop_signal(asks_first=True, stop=stop) as same:
             assert same is stop
             with pytest.raises(exception):

@@ -73,7 +73,7 @@ def test_the_operations_of_the_papers_training_are_those_of_our_net_of_table_1(
     net = train._make_net(config["model"], num_classes, (32, 32, 3))
     examples = config["train"]["steps"] * config["train"]["batch_examples"]
     assert paper.cifar_training_flops(num_classes) == 3 * net.forward_flops * examples
-    # 32 bits do not hold them.
+    # Integers of 32 bits do not hold so many operations.
     of_int32 = paper.cifar_training_flops(np.int32(num_classes))
     assert of_int32 == paper.cifar_training_flops(num_classes)
 

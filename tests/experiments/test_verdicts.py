@@ -216,7 +216,7 @@ FALLS = {
         Change(
             first={"width": 2}, fields={**BAD_POINT, "norms.0": 0.9999}, verdict="holds"
         ),
-        # Nothing is found inside.
+        # No point is found inside the ball.
         Change(fields={"norms": 1.0}, verdict=OPEN),
         # The last start is at A_i = -I, and should stay there.
         Change(

@@ -304,8 +304,8 @@ def test_flows_that_are_not_as_certified():
         flow = [certified.flow[0]._replace(norm=norm)]
         return hostile_problems.Problem(R, plain, certified._replace(flow=flow))
 
-    # Into a saddle, where the entry of R that is -1 stays at 0: of the risk of 4
-    # remains 1. And to layers of norm 1 - sqrt(0.9) = 0.0513.
+    # The first flow ends in a saddle, where the product is 0 for the -1 of R: the risk
+    # falls from 4 to 1. The second ends at layers of norm 1 - sqrt(0.9) = 0.0513.
     flows, refined = hostile_problems.integrate(
         [problem(np.diag([-1.0, 1.0]), 10.0), problem(close, 0.051)],
         hostile_problems.Shape(2, 2),

@@ -85,7 +85,7 @@ def test_the_bound_is_not_above_the_exact_gradient(error_log10):
 
 
 def test_the_bound_of_one_number_is_rounded_down():
-    """A = 0, l = d = 1, where nothing but single roundings is subtracted."""
+    """At A = 0 with l = d = 1, where only single roundings are subtracted."""
     rng = np.random.default_rng(0)
     A = np.zeros((1, 1, 1))
     for _ in range(100):
@@ -127,9 +127,9 @@ def test_the_rounding_of_tau_does_not_lift_the_bound():
         exact = exact_squared_gradient(A, R, np.eye(2))
         assert bound <= exact
         shares.append(float(bound / exact))
-    # (1 - tau)^2, of a tau that may be off by 16 roundings.
+    # The bound has (1 - tau)^2, and tau may be off by 16 roundings.
     assert min(shares) > 1 - 2 * 17 * 2.0**-52 / 1e-6
-    # If tau may be 1, the bound says nothing, and (1 - tau)^2 nothing else.
+    # If tau may be 1, the bound must be 0.
     A = np.tile((2.0**-53 - 1) * np.eye(2), (2, 1, 1))
     assert gradient_bound.gradient_lower_bound(A, np.eye(2), np.eye(2)) == 0
 
@@ -386,7 +386,7 @@ def test_no_floor_without_a_positive_definite_second_moment():
         ),
         (
             floor,
-            # From -128 eps on it may be rounding.
+            # Down to -128 eps a negative eigenvalue may be rounding.
             {"R": np.diag([1.0, -1.0]), "Sigma": np.diag([1.0, -(2.0**-44)])},
             "positive semidefinite",
         ),
@@ -422,7 +422,7 @@ def test_refused(function, change, message):
             {
                 "A": np.zeros((2, 1, 2, 2)),
                 "R": np.zeros((2, 2, 2)),
-                # Up to 128 eps may be rounding.
+                # Up to 128 eps an asymmetry may be rounding.
                 "Sigma": np.eye(2) + np.array([[[0.0, 0.0]], [[0.0, 2.0**-44]]]),
                 "depth": 1,
             },

@@ -117,7 +117,7 @@ def test_a_gradient_takes_three_products_per_layer(depth):
 
 @pytest.mark.parametrize("depth", [2, 2048])
 def test_the_norm_of_a_stack_with_a_nan_is_nan(depth):
-    """Also of 4096 singular values or more, of which XLA's maximum leaves it out."""
+    """Also with 4096 singular values or more, where XLA's maximum leaves out a NaN."""
     A = np.zeros((depth, 2, 2))
     A[depth // 2, 0, 0] = np.nan
     assert np.isnan(model.max_spectral_norm(A))

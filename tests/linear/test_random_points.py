@@ -143,7 +143,7 @@ def test_the_radius_with_its_rounding_stays_below_1_where_points_are_drawn():
 
 
 def test_a_reflection_by_no_vector_is_the_identity():
-    """It is drawn for d = 1, and a NaN would count as a violation of a theorem."""
+    """v = 0 is drawn for d = 1, and a NaN would count as a violation of a theorem."""
     tau = jnp.full(1, 0.5, jnp.float32)
     numbers = jnp.ones((1, 1, 1), jnp.float32)
     layers = random_points._layers(

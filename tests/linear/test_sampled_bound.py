@@ -196,7 +196,7 @@ def test_where_rho_is_near_1_its_distance_from_1_is_on_the_safe_side(
 
 
 def test_a_risk_far_below_the_start_is_on_the_safe_side_of_50_digits():
-    """The exponent of rho^t goes to -500, and takes its rounding to the risk."""
+    """The exponent of rho^t goes to -500, and the risk inherits its rounding error."""
     for updates in [*range(20), *range(100, 25_000, 100)]:
         with decimal.localcontext(prec=50):
             exact = Fraction((1 - Decimal.from_float(0.02)) ** updates) * Fraction(0.7)

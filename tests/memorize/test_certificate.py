@@ -186,7 +186,7 @@ def test_the_bounds_of_one_point_by_hand():
         close, h, y, solution, np.dtype(np.float32)
     ).margin_over_rounding
     assert ratio == pytest.approx(15 / 12, rel=1e-4)
-    # Points may land 0.499 beyond the surrogate label, too: 2u (5.499 + 1) = 13u.
+    # A point may also land 0.499 beyond the surrogate label: 2u (5.499 + 1) = 13u.
     missed = solution._replace(V=solution.V + 0.499)
     ratio = certificate.certify(
         close, h, y, missed, np.dtype(np.float32)
@@ -412,7 +412,7 @@ def test_the_orders_of_summation_differ():
     sums = [add(terms) for add in hostile_networks.ORDERS]
     for total in sums:
         np.testing.assert_allclose(total, terms.sum(axis=1, dtype=float), atol=1e-4)
-    # The last is BLAS's, whatever that is.
+    # The last order is that of BLAS, which may be one of the others.
     assert len({total.tobytes() for total in sums[:-1]}) == len(sums) - 1
 
 

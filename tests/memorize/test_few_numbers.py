@@ -190,7 +190,6 @@ def test_float64_computes_what_whole_numbers_do(
     assert (result.errors, result.max_abs_error) == (0, 0.0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "largest"),
     [
@@ -209,6 +208,7 @@ def test_the_bound_on_all_whole_numbers_by_hand(changed, largest):
     assert bound == largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [6, 8])
 def test_fewer_numbers_than_examples_all_of_them_counted(width):
     n = 4000

@@ -336,7 +336,7 @@ def test_verification_sees_a_wrong_network():
     shorter = network._replace(U=network.U[:-1], s=network.s[:-1], V=network.V[:-1])
     assert verify(shorter, x, y).errors == 4
     # Outputs of (1/2, 1/2, 0) are 1/2 off for labels 0 and 1, and argmax says 0 for
-    # both: 1/2 is too much. A little more for class 0, and each 0 is right.
+    # both: 1/2 is too much. With a little more for class 0, each 0 is right.
     constant = network._replace(
         output_U=0 * network.output_U, output_s=jnp.ones_like(network.output_s)
     )

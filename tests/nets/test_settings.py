@@ -41,7 +41,7 @@ NEEDED = {"mlp": {"depth": 5, "width": 6}}
             {"projection": "none"},
             "one of fixed, trained, got 'none'",
         ),
-        # `in` compares an array entry by entry.
+        # For an array, `in` would compare entry by entry.
         (
             "mlp",
             {"depth": 2, "width": 4, "activation": np.array(["relu"])},

@@ -112,7 +112,7 @@ def test_rounding_promises_nothing_where_squares_are_below_float64():
 
 
 def test_products_of_float32_ask_for_full_precision():
-    """The allowance is for float32. TF32, which GPUs take otherwise, rounds by more."""
+    """The allowance is for float32. GPUs would use TF32, which rounds by more."""
     net = Blocks(np.zeros((2, 4, 3)), np.zeros((2, 3, 4)), np.zeros((2, 4)))
     plain = problems.plain_problem(np.ones((3, 3)), np.ones((3, 3)))
     single = jax.tree.map(np.float32, (net, plain))

@@ -131,7 +131,7 @@ SETTINGS = {
 @pytest.mark.parametrize("dtype", [int, np.float32])
 @pytest.mark.parametrize("function", SETTINGS)
 def test_weights_move_in_the_common_dtype(function, dtype):
-    """Those of integers, or of shorter floats, would be rounded after every step."""
+    """Integers or shorter floats would be rounded after every step."""
     nets, samples = stacked(NET_OF_TWO, SIX_EXAMPLES)
     U = np.ones_like(nets.U)
     x = np.ones_like(samples.x)

@@ -109,8 +109,8 @@ def panels(
     The caller draws each panel before it asks for the next one; then the panel loses
     its y label unless it is the first of a row, and after the last panel the legend is
     made. The panels share one y axis, unless `sharey` is False, and a legend of
-    `legend` columns below them, unless that is 0. If they do not all have as many
-    seeds, each title says how many.
+    `legend` columns below them, unless that is 0. If their numbers of seeds differ,
+    each title says how many.
     """
     parts = series(points, by, titles)
     columns = min(columns, len(parts))
