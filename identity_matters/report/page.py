@@ -33,8 +33,10 @@ _THIN_SPACE = '<mspace width="0.167em" />'
 _FUNCTION_AFTER_FACTOR = re.compile(
     r"(</(?:mi|mn|mfrac|mstyle|msub|msup)>)(<mi>[a-z]{2,}</mi>)"
 )
+# Not within log^2: <msup> and <msub> have two children.
 _FUNCTION_OF_SYMBOL = re.compile(
-    r"(<mi>[a-z]{2,}</mi>)(?!<mo stretchy=\"false\">&#x00028;|</)"
+    r"(?<!<msup>)(?<!<msub>)(?<!<msubsup>)(<mi>[a-z]{2,}</mi>)"
+    r"(?!<mo stretchy=\"false\">&#x00028;|</)"
 )
 _NUMBER = re.compile(r"-?[\d.,]+(e[+-]?\d+)?( ± [\d.e+-]+)?( %)?( \(n = \d+\))?")
 _FIGURE = re.compile(r"figures/[A-Za-z0-9_]+\.svg")

@@ -86,11 +86,13 @@ def test_the_page_is_whole_fetches_nothing_and_its_links_lead_somewhere(
 
 
 def test_formulas_have_the_spaces_and_signs_of_latex():
-    text = page.render("# Title\n\n```math\nn\\log n\\sim\\log(n)\n```\n", ROOT)
+    latex = r"n\log n\sim\log(n)\log^2 n"
+    text = page.render(f"# Title\n\n```math\n{latex}\n```\n", ROOT)
     formula = text[text.index("<math") : text.index("</math>")]
     space = '<mspace width="0.167em" />'
     n, log = "<mi>n</mi>", "<mi>log</mi>"
     assert f"{n}{space}{log}{space}{n}<mo>&#x0223C;</mo>{log}<mo" in formula
+    assert f"<msup>{log}<mn>2</mn></msup>" in formula
 
 
 def test_no_sentence_of_the_report_has_raw_latex():
