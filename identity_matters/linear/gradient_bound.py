@@ -366,7 +366,8 @@ def squared_gradient_floor(R: Array, Sigma: Array, depth: int, tau: float) -> fl
     rounding = second_moment.eigenvalue_rounding(len(R), stretches[0])
     if stretches[-1] <= rounding:
         raise ValueError(
-            f"R must be invertible, got singular values down to {stretches[-1]:.3g}"
+            f"R must be invertible beyond rounding, here {rounding:.3g}, got singular"
+            f" values down to {stretches[-1]:.3g}"
         )
     sigma_rounding = second_moment.eigenvalue_rounding(len(matrix), eigenvalues[-1])
     sigma_min = max(float(eigenvalues[0] - sigma_rounding), 0.0)
