@@ -294,6 +294,7 @@ def test_hostile_problems_flow_as_certified():
     assert all(flow.is_as_certified for flow in flows)
 
 
+@pytest.mark.slow
 def test_flows_that_are_not_as_certified():
     """What the attack would say of certificates that are wrong."""
     plain = hostile_problems.SecondMoment(np.eye(2), np.ones(2), rank=None)

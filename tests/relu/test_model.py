@@ -128,6 +128,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [int, np.float32])
 @pytest.mark.parametrize("function", SETTINGS)
 def test_weights_move_in_the_common_dtype(function, dtype):
