@@ -104,7 +104,8 @@ def eval_view(image: np.ndarray, shorter_side_pixels: int, out: np.ndarray) -> N
     """Writes the centre of `image`, u8[h, w, 3], to `out`, u8[p, p, 3].
 
     First the image is resized, so that its shorter side is `shorter_side_pixels`, which
-    is at least p.
+    is at least p. Torchvision rounds the longer side down, not to the nearest, and
+    filters whenever it shrinks an image; `decoding.resize` does so from a factor of 2.
     """
     pixels = len(out)
     height, width = image.shape[:2]

@@ -4,7 +4,7 @@
 * standard: N(0, 1 / (k^2 c)), which section 4 calls the standard choice.
 * he: N(0, 2 / (k^2 c)) (He et al. 2015, arXiv 1502.01852, fan-out).
 * fixup: `he` over sqrt(blocks) for C_1, zero for C_2 (Zhang et al. 2019, arXiv
-  1901.09321, without its biases and scalars).
+  1901.09321, without its biases and scalars, and without its zero last matrix).
 * unit_variance: normal entries that keep the mean square of the maps of a net without
   the identity. Their deviation depends on the map: zero padding removes a share of each
   kernel, the more the smaller the map, 31 % at 4 x 4 pixels and 56 % at 2 x 2.

@@ -1,11 +1,13 @@
 """experiments/images: logs, trained nets and their labels, and kills."""
 
 import json
+import re
 import types
 
 import jax
 import numpy as np
 import pytest
+import threadpoolctl
 
 from experiments.images import cifar, comparisons, imagenet, protocol, train
 from experiments.images.data import ImageData
@@ -15,6 +17,7 @@ from experiments.run.training_log import TrainingLog, TrainingLogs
 from identity_matters import runs
 from identity_matters import train as library_train
 from identity_matters.batches import Arrays
+from identity_matters.images import datasets
 from identity_matters.preprocessing import Preprocessing
 from identity_matters.train.records import NonFiniteError
 from tests import forked
@@ -213,6 +216,46 @@ def test_the_linear_classifier_has_the_error_of_a_net_with_as_many_mistakes():
     mistakes = round(450 * percent / 100)
     assert 20 < mistakes < 50
     assert percent == 100 * mistakes / 450
+
+
+def test_the_protocol_says_how_hard_the_held_out_digits_and_the_test_digits_are():
+    """docs/protocol.md, rule 2: beside as many digits that are drawn at random."""
+    # here, because it takes a second that no other test needs
+    from sklearn.linear_model import LogisticRegression
+
+    images, labels = datasets.load("digits", "all")
+    pixels = images.reshape(len(images), -1) / datasets.find_source("digits").pixel_max
+    test_from = datasets.find_source("digits").splits["train"]
+    held_out_from = test_from - protocol.HELD_OUT_EXAMPLES["digits"]
+
+    def error_percent(order, first):
+        """Of the examples from `first` on, after training on those before."""
+        x = pixels[order]
+        y = labels[order]
+        classifier = LogisticRegression(max_iter=cifar.LINEAR_ITERATIONS)
+        classifier.fit(x[:first], y[:first])
+        return 100 * np.mean(classifier.predict(x[first:]) != y[first:])
+
+    measured = []
+    with threadpoolctl.threadpool_limits(1):
+        for count, first in ((len(labels), test_from), (test_from, held_out_from)):
+            drawn = [
+                error_percent(np.random.default_rng(seed).permutation(count), first)
+                for seed in range(20)
+            ]
+            in_order = error_percent(np.arange(count), first)
+            measured += [in_order, min(drawn), max(drawn)]
+    page = " ".join((forked.ROOT / "docs" / "protocol.md").read_text().split())
+    said = re.search(
+        r"errs on (\S+) % of them, but on (\S+) to (\S+) % of as many drawn at random,"
+        r" in 20 draws.* errs on (\S+) % of them, and on (\S+) to (\S+) % of as many",
+        page,
+    )
+    assert said is not None
+    # A linear solver may label an image or two differently on another machine.
+    assert [float(number) for number in said.groups()] == pytest.approx(
+        measured, abs=0.8
+    )
 
 
 def test_a_run_that_trained_no_image_net_is_not_loaded():
