@@ -93,7 +93,7 @@ class _Stream:
         # The exception that ended grain's iterator keeps the last batch of each worker
         # in a reference cycle. If that lived until the program ends, its shared memory
         # would be left behind, and Python would warn about it.
-        self._batches = iter(())
+        self._batches = (batch for batch in ())  # may be closed again
         gc.collect()
 
 

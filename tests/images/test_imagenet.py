@@ -290,6 +290,7 @@ def main():
     stream = streaming.stream(batch, 0, 6, threads=1, processes=2)
     batches = sum(1 for _ in stream)
     stream.close()
+    stream.close()  # does nothing more
     time.sleep(1)  # a thread of grain frees the memory
     return batches
 
