@@ -91,7 +91,10 @@ def _control_groups(root: pathlib.Path, controller: str) -> Iterator[pathlib.Pat
 
 
 def _mounts(root: pathlib.Path, controller: str) -> Iterator[tuple[str, pathlib.Path]]:
-    """Each mount with groups for `controller`: that of version 1, or ""; and where."""
+    """Yields where control groups are mounted.
+
+    As (`controller`, directory) for version 1, and ("", directory) for version 2.
+    """
     for line in _lines(root / "proc/self/mounts"):
         _, mounted_at, kind, options, *_ = line.split()
         top = root / mounted_at.lstrip("/")

@@ -151,7 +151,7 @@ def _check_schedule(
     decay_factor: float,
     warmup_steps: int,
 ) -> None:
-    """ValueError for whole and real numbers that `relative_schedule` does not take."""
+    """ValueError unless `relative_schedule` takes these whole and real numbers."""
     check_choice("schedule", schedule, SCHEDULES)
     if not warmup_steps < steps:
         raise ValueError(
