@@ -137,7 +137,7 @@ class Preprocessing:
             },
             image_shape=images.shape[1:],
             dtype=images.dtype.name,
-            pad_pixels_per_side=pad_pixels_per_side,
+            pad_pixels_per_side=int(pad_pixels_per_side),
             flip=flip,
             largest=largest,
         )

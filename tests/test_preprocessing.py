@@ -1,5 +1,7 @@
 """Crops and flips, normalisations, and what is refused."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -249,6 +251,11 @@ def test_no_constants_come_from_images_that_are_not_finite(normalization, number
     images[3, 1, 0, 2] = number
     with pytest.raises(ValueError, match="images must be finite, got NaN or infinity"):
         Preprocessing.fit(normalization, images)
+
+
+def test_a_description_is_json_also_with_a_padding_of_numpy():
+    fitted = Preprocessing.fit("none", _images(2), pad_pixels_per_side=np.int64(2))
+    assert json.loads(json.dumps(fitted.description()))["pad_pixels_per_side"] == 2
 
 
 def test_an_augmentation_that_does_not_fit_is_refused_before_constants_are_computed(

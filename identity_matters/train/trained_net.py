@@ -107,7 +107,8 @@ class TrainedNet:
           ValueError: other images (see `Preprocessing.check_images`), or logits that
             are NaN or above the largest float.
         """
-        check_whole("batch_examples", batch_examples)
+        # As Python's integer: a short one of NumPy would overflow.
+        batch_examples = check_whole("batch_examples", batch_examples)
         raw = self.preprocessing.check_images("images", images)
         size = min(batch_examples, len(raw))
         parts = []

@@ -306,10 +306,15 @@ def test_a_training_is_not_traced():
         jax.vmap(lambda variables: trained_on(variables=variables)[1])(drawn)
 
 
-def test_counts_of_a_few_bits_do_not_overflow():
+def test_counts_of_a_few_bits_do_not_overflow(trained):
     # Eight batches of 32 are 256 images.
     _, records = trained_on(steps=np.int8(9), batch_examples=np.int8(32))
     assert records[-1]["step"] == 9
+    # The second batch of 100 ends beyond 127.
+    images = np.concatenate([X, X])
+    np.testing.assert_array_equal(
+        trained.predict(images, batch_examples=np.int8(100)), trained.predict(images)
+    )
 
 
 @pytest.mark.parametrize(
