@@ -50,8 +50,6 @@ from identity_matters.relu.rational import (
     row_norms,
 )
 
-# The least rho, where a candidate is a critical point to the last digit.
-_LEAST_RADIUS = Fraction(1, 10**25)
 # The proof gives up at once if the least eigenvalue is below this share of the largest.
 _FLAT = 1e-9
 
@@ -246,8 +244,8 @@ class _Newton(NamedTuple):
 
     @property
     def radius(self) -> Fraction:
-        """rho, our choice: Newton's step times four, and a little more."""
-        return 4 * self.step + _LEAST_RADIUS
+        """rho, our choice: Newton's step times four. Rounded up, it is above 0."""
+        return 4 * self.step
 
 
 def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
@@ -263,15 +261,10 @@ def _newton(gradient: np.ndarray, derivative: np.ndarray) -> _Newton:
         spectrum[-1],
     )
     inverse = exact(np.linalg.inv(rounded))
-    defect = norm(np.eye(len(gradient), dtype=int) - inverse @ derivative)
-    _require(
-        defect < Fraction(1, 2),
-        "||I - C F'|| must be below 1/2",
-        defect,
-        Fraction(1, 2),
-    )
     return _Newton(
-        step=norm(inverse @ gradient), defect=defect, inverse_norm=norm(inverse)
+        step=norm(inverse @ gradient),
+        defect=norm(np.eye(len(gradient), dtype=int) - inverse @ derivative),
+        inverse_norm=norm(inverse),
     )
 
 
@@ -324,14 +317,13 @@ def _require_contraction(newton: _Newton, third: Fraction) -> None:
     """(1): ``theta - C F(theta)`` maps the ball into itself and contracts it.
 
     Its derivative ``I - C F'(theta)`` is at most ``Z + ||C|| L rho`` in the ball, so it
-    is enough that this rate is below 1 and ``Y + rate rho <= rho``. As rho is about
-    4 Y, the latter fails first, at a rate of about 3/4.
+    is enough that this rate is below 1 and ``Y + rate rho <= rho``. As rho = 4 Y > 0,
+    the latter is a rate of at most 3/4.
     """
     rho = newton.radius
     rate = newton.defect + newton.inverse_norm * third * rho
     largest_rate = 1 - newton.step / rho
-    contracts = rate <= largest_rate and rate < 1
-    _require(contracts, "no contraction, rate", rate, largest_rate)
+    _require(rate <= largest_rate, "no contraction, rate", rate, largest_rate)
 
 
 def _require_transversal(tangents: np.ndarray, T: np.ndarray, rho: Fraction) -> None:
@@ -415,7 +407,7 @@ def _derivative_bounds(
     kappa = math.prod(c) / min(c)
     # Maclaurin's inequalities for sums over pairs and triples of blocks.
     pairs = 1 - Fraction(1, q)
-    triples = pairs * max(1 - Fraction(2, q), Fraction(0))
+    triples = pairs * (1 - Fraction(2, q))
     D_1 = kappa * P
     D_2 = kappa * (1 + pairs * P**2)
     D_3 = kappa * (3 * P * (q > 1) + triples * P**3)

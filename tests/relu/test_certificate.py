@@ -36,6 +36,14 @@ def test_a_bad_local_minimum_is_proved():
     assert (proof.active_examples, proof.dead_units) == ((2,), 1)
 
 
+def test_an_output_map_of_two_rows_counts_in_the_risk():
+    problem = THREE_POINTS._replace(y=np.zeros((3, 2)), B=np.array([[3.0], [4.0]]))
+    proof = certificate.certify(beside(1e-9), TEACHER, problem)
+    # The error at -1 is 0.49 (3, 4).
+    least = (5 * 0.49) ** 2 / 3
+    assert least - 1e-6 < proof.risk < least < proof.risk_above < least + 1e-6
+
+
 def without_biases(u, v):
     """A block of units without biases, for d = 1."""
     return Blocks(np.array(u)[None, :, None], np.array(v)[None, None], None)

@@ -16,6 +16,9 @@ from identity_matters.relu import (
 )
 from identity_matters.relu.model import Blocks
 from tests.relu.local_minima import (
+    TEACHER,
+    THREE_POINTS,
+    beside,
     two_live_blocks,
 )
 
@@ -191,8 +194,19 @@ def test_orbits_stay_transversal_within_the_length_of_their_tangents(monkeypatch
     certificate._require_transversal(
         tangents, directions, fractions.Fraction(4999, 1000)
     )
-    with pytest.raises(certificate.NotCertifiedError, match="a unit is too short"):
-        certificate._require_transversal(tangents, directions, fractions.Fraction(5))
+    # Any length of a direction will do, and every orbit counts.
+    two_tangents = rational.exact([[3.0, 30.0], [4.0, 40.0]])
+    two_directions = rational.exact([[6.0, 0.6], [8.0, 0.8]])
+    # The radius at which the product is exactly 0: norms are rounded up.
+    zero = 5 / rational.norm(directions)
+    for refused in (
+        (tangents, directions, fractions.Fraction(5)),
+        (tangents, directions, zero),
+        (tangents, 10 * directions, fractions.Fraction(6)),
+        (two_tangents, two_directions, fractions.Fraction(6)),
+    ):
+        with pytest.raises(certificate.NotCertifiedError, match="a unit is too short"):
+            certificate._require_transversal(*refused)
     # The proof takes this step, and fails with it.
     problem, student, teacher = two_live_blocks()
     step = certificate._require_transversal
@@ -215,6 +229,37 @@ def test_the_defect_of_the_inverse_counts_in_the_contraction():
     certificate._require_contraction(newton, fractions.Fraction(62, 10))
     with pytest.raises(certificate.NotCertifiedError, match="no contraction"):
         certificate._require_contraction(newton, fractions.Fraction(63, 10))
+
+
+def test_the_defect_counts_what_floats_leave_out():
+    """1 + 1e-20 is 1 as a float, and so is the inverse of that."""
+    derivative = np.array([[1 + fractions.Fraction(1, 10**20)]])
+    newton = certificate._newton(rational.exact([0.0]), derivative)
+    assert float(newton.defect) == pytest.approx(1e-20, rel=1e-15)
+    assert 0 < newton.step < newton.radius < 1e-39
+
+
+def test_a_risk_of_exactly_0_is_not_positive():
+    zero = rational.exact([[0.0]])
+    with pytest.raises(certificate.NotCertifiedError, match="the risk must be"):
+        certificate._risk_interval(zero, zero[0])
+
+
+def test_each_bound_is_rounded_to_its_safe_side(monkeypatch):
+    monkeypatch.setattr(certificate, "round_up", lambda _: "up")
+    monkeypatch.setattr(certificate, "round_down", lambda _: "down")
+    proof = certificate.certify(beside(0.0), TEACHER, THREE_POINTS)
+    assert proof._replace(active_examples=(), dead_units=0) == certificate.Certificate(
+        radius="up",
+        risk="down",
+        risk_above="up",
+        norm="up",
+        teacher_norm="up",
+        kink_distance="down",
+        curvature="down",
+        active_examples=(),
+        dead_units=0,
+    )
 
 
 def test_definite_matrices():
