@@ -122,7 +122,7 @@ def longest_step_in_plane(theta: float, m: float, g: float, depth: int) -> Longe
         """A positive multiple of the derivative of the step's length: (1) of F15."""
         # Of one number at a time, for which `math` is ten times as fast as NumPy.
         q = g * math.sin(u)
-        c = math.sqrt(max(math.sinh(g - q) * math.sinh(g + q), 0.0))
+        c = math.sqrt(math.sinh(g - q) * math.sinh(g + q))
         turn = (theta + math.atan2(c, math.cosh(q))) / depth
         longer = math.expm1((m + q) / depth) + 2 * math.sin(turn / 2) ** 2
         return longer * c - math.sin(turn) * math.sinh(q)
@@ -172,7 +172,7 @@ def _sign(number: float) -> int:
 
 def _across(q: float | np.ndarray, g: float) -> np.ndarray:
     """``c = sqrt(sinh^2 g - sinh^2 q)`` for ``-g <= q <= g``."""
-    return np.sqrt(np.maximum(np.sinh(g - q) * np.sinh(g + q), 0))
+    return np.sqrt(np.sinh(g - q) * np.sinh(g + q))
 
 
 def optimal_blocks(target: Target, depth: int) -> list[Block]:
@@ -301,8 +301,6 @@ def _plane(R: Shifted, columns: np.ndarray, depth: int) -> Block:
         columns = columns * [1, -1]
         polar = polar._replace(theta=-polar.theta, axis=-polar.axis)
     longest = longest_step_in_plane(polar.theta, polar.m, polar.g, depth)
-    if longest.psi == 0 and polar.theta == 0:
-        return _pure_stretch(polar, longest, columns, depth)
     first = _first_layer(polar, longest, depth)
     return Block(
         basis=columns @ _frame_of_longest_step(polar, longest.q),
@@ -313,29 +311,14 @@ def _plane(R: Shifted, columns: np.ndarray, depth: int) -> Block:
     )
 
 
-def _pure_stretch(
-    polar: _Polar, longest: LongestStep, columns: np.ndarray, depth: int
-) -> Block:
-    """The block of R = P, of which no vector is turned: the layers are its root."""
-    logs = np.array([polar.m + polar.g, polar.m - polar.g])
-    layer = np.diag(np.expm1(logs / depth))
-    return Block(
-        basis=columns @ _turn(polar.axis),
-        first=layer,
-        turn=0.0,
-        norm=float(np.abs(layer).max()),
-        least=longest.norm,
-    )
-
-
 def _frame_of_longest_step(polar: _Polar, q: float) -> np.ndarray:
     """The frame, f64[2, 2], of the vector x that needs the longest step.
 
     P stretches x by e^{m+q} and turns it by psi to the left.
     """
     # The squared coordinates of x along and across the axis, up to one factor.
-    along = np.exp(-polar.g) * np.sinh(max(polar.g + q, 0))
-    across = np.exp(polar.g) * np.sinh(max(polar.g - q, 0))
+    along = np.exp(-polar.g) * np.sinh(polar.g + q)
+    across = np.exp(polar.g) * np.sinh(polar.g - q)
     return _turn(polar.axis - np.arctan2(np.sqrt(across), np.sqrt(along)))
 
 

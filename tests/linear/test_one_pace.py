@@ -101,6 +101,8 @@ def longest_step_by_the_triangle(a, b, r, alpha, depth):
         (5.0, 1e-3, math.sqrt(5), math.pi - math.atan(0.5)),
         (5e4, 0.5, 50 * math.sqrt(5), math.pi - math.atan(0.5)),
         (1e-2, 1e-6, 1e-4, 2.0),
+        # The scale of R x is far from that of x, where the longest step is.
+        (1e5, 1e-3, 10.0, 2.5),
     ],
 )
 def test_the_longest_step_may_be_close_to_an_eigenvector(numbers):
@@ -145,7 +147,12 @@ def test_both_rotations_and_all_vectors_of_the_plane_serve_equally(numbers):
     S = random_matrices.rotation(np.random.default_rng(1), 4)
     turned = S @ scipy.linalg.block_diag(np.eye(2), turn(1.0)) @ S.T
     for x in (forced.x, turned @ forced.x, -forced.x):
-        for rotation in one_pace.isoclinic_turns(R, x, forced.angle):
+        rotations = one_pace.isoclinic_turns(R, x, forced.angle)
+        np.testing.assert_array_equal(
+            [rotation.angles / forced.angle for rotation in rotations],
+            [(1, 1), (1, -1)],
+        )
+        for rotation in rotations:
             along = rotation.power_minus_identity(-1.0) @ R + R
             root = scipy.linalg.fractional_matrix_power(along, 1 / depth)
             step = rotation.power_minus_identity(1 / depth) @ root + root - np.eye(4)
@@ -167,7 +174,7 @@ def test_from_1_on_the_value_need_not_be_the_least(numbers):
     layers = one_pace.one_pace(check_target(R), 2)
     assert layers.attains_bound
     assert layers.norm > 1.005 * shorter
-    assert norm_lower_bound(R, 2) == 1
+    assert known_optimum(check_target(R), 2) == norm_lower_bound(R, 2) == 1
 
 
 def test_where_one_pace_is_not_enough_nothing_is_claimed():
@@ -183,6 +190,13 @@ def test_where_one_pace_is_not_enough_nothing_is_claimed():
     assert layers.bound < best < layers.norm
     # With fewer layers the same target is one of those whose optimum is known.
     assert known_optimum(check_target(R), 16) < 1
+
+
+def test_a_norm_attains_the_bound_up_to_rounding_only():
+    layers = one_pace.one_pace(check_target(target(*ATTAINED[0])), 16)
+    for excess, attains in ((1e-10, True), (1e-8, False)):
+        longer = layers._replace(norm=layers.bound * (1 + excess))
+        assert longer.attains_bound == attains
 
 
 def test_layers_at_the_pace_of_another_vector_are_seen_to_be_longer(monkeypatch):
@@ -214,7 +228,13 @@ def test_minimisation_over_the_layers_ends_above():
     ("R", "message"),
     [
         (np.diag([-2.0, -0.5, 1.0]), "are for d = 4"),
-        (scipy.linalg.block_diag(-2.0, -0.5, turn(1.0)), "are not over the pair"),
+        (scipy.linalg.block_diag(-3.0, -0.2, -2.0, -0.5, turn(3.0)), "are for d = 4"),
+        (scipy.linalg.block_diag(-2.0, -0.5, turn(2.2)), "are not over the pair"),
+        # R - I has such eigenvalues, R has not.
+        (
+            np.eye(4) - scipy.linalg.block_diag(0.25, 0.05, 0.15 * turn(0.1)),
+            "two negative eigenvalues",
+        ),
         (scipy.linalg.block_diag(2.0, 0.5, turn(1.0)), "two negative eigenvalues"),
         (np.diag([-2.0, -0.5, -1.0, -1.5]), "and a nonreal pair"),
         (np.diag([-2.0, -0.5, 1.0, 1.5]) + np.eye(4, k=1), "for normal R"),

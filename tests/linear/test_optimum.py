@@ -11,8 +11,9 @@ import scipy.linalg
 import scipy.optimize
 
 from identity_matters import random_matrices
-from identity_matters.linear import optimum, shortest_path
+from identity_matters.linear import one_pace, optimum, shortest_path
 from identity_matters.linear.factorization import factorize, relative_product_error
+from identity_matters.linear.invariant_spaces import Line
 from identity_matters.linear.lower_bound import norm_lower_bound
 from identity_matters.linear.target import NotApplicableError, check_target
 from tests.linear.plane_paths import turn
@@ -188,6 +189,7 @@ def test_near_the_identity_all_digits_are_kept():
         # To first order all layers are E / l.
         assert bound == pytest.approx(np.linalg.norm(E, 2) / 6, rel=2 * size + 1e-12)
         assert norms(A).max() == pytest.approx(bound, rel=1e-12)
+        assert relative_product_error(A, R) < 2e-15
         assert (
             np.linalg.norm(A.sum(axis=0) - E)
             < 4 * np.linalg.norm(E) ** 2 + 1e-14 * size
@@ -217,6 +219,59 @@ def test_normal_targets_with_planes():
     with pytest.raises(NotApplicableError, match=r"lies in the disc over -2 and -0\.5"):
         factorize(inside, depth, "optimal")
     assert optimum.known_optimum(check_target(inside), depth) is None
+
+
+def test_the_first_layer_is_continuous_where_q_is_0():
+    g = 0.5
+    polar = optimum._Polar(theta=1.0, axis=0.0, m=-0.2, g=g)
+    at_0, beside = (
+        optimum._first_layer(
+            polar,
+            optimum.LongestStep(
+                norm=math.nan, q=q, psi=math.acos(math.cosh(q) / math.cosh(g))
+            ),
+            depth=7,
+        )
+        for q in (0.0, 1e-10)
+    )
+    np.testing.assert_allclose(at_0, beside, atol=1e-10)
+
+
+@pytest.mark.parametrize(("imaginary", "is_known"), [(0.75, True), (0.74, False)])
+def test_the_disc_over_a_pair_is_open_and_has_half_its_distance_as_radius(
+    imaginary, is_known
+):
+    """Over -2 and -1/2, for the eigenvalues -5/4 + i t: t = 3/4 is on the circle."""
+    plane = [[-1.25, -imaginary], [imaginary, -1.25]]
+    target = check_target(scipy.linalg.block_diag(-2.0, -0.5, plane))
+    if is_known:
+        optimum.optimal_blocks(target, 12)
+        with pytest.raises(NotApplicableError, match="are not over the pair"):
+            one_pace.longest_forced_step(target, 12)
+    else:
+        with pytest.raises(NotApplicableError, match="lies in the disc"):
+            optimum.optimal_blocks(target, 12)
+
+
+@pytest.mark.parametrize(
+    ("values", "shift", "count"),
+    [
+        # How many are negative, or None if an eigenvalue is 0 or one has no partner.
+        ([-2.0, 3.0, -0.5], 0.0, 2),
+        ([-0.5, -0.25, -0.125], 1.0, 0),
+        ([-2.0, 3.0, 0.5], 0.0, None),
+        ([-2.0, -0.5, 0.0], 0.0, None),
+        ([-1.0, 0.5], 1.0, None),
+    ],
+)
+def test_lines_are_told_apart_by_the_sign_of_their_eigenvalue(values, shift, count):
+    lines = [Line(value=value, vector=np.ones(1)) for value in values]
+    if count is None:
+        with pytest.raises(NotApplicableError, match="made an eigenvalue 0, or"):
+            optimum._split_by_sign(lines, shift)
+    else:
+        negative, positive = optimum._split_by_sign(lines, shift)
+        assert (len(negative), len(positive)) == (count, len(values) - count)
 
 
 def test_above_1_nothing_more_is_claimed():
