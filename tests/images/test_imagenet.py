@@ -288,14 +288,13 @@ def batch(number):
 def main():
     flags.FLAGS.mark_as_parsed()
     stream = streaming.stream(batch, 0, 6, threads=1, processes=2)
-    batches = sum(1 for _ in stream)
+    print(sum(1 for _ in stream))
     stream.close()
     stream.close()  # does nothing more
     time.sleep(1)  # a thread of grain frees the memory
-    return batches
 
 if __name__ == "__main__":
-    print(main())
+    main()
 """
 
 
