@@ -97,10 +97,88 @@ def test_the_papers_recipe_is_that_of_section_4():
     )
 
 
+@pytest.mark.parametrize(
+    ("variant", "settings_by_hand"),
+    [
+        # Springenberg et al. 2014, section 3.1; the batch is that of the Caffe version.
+        # Epochs 200, 250, 300 and 350 of 195.3 batches.
+        (
+            "cifar10/all_cnn_c",
+            {
+                "data": {
+                    "normalization": "gcn_zca",
+                    "pad_pixels_per_side": 5,
+                    "flip": True,
+                },
+                "model": {"input_dropout": 0.2, "dropout": 0.5},
+                "optim": {
+                    "learning_rate": 0.05,
+                    "boundary_steps": (39_100, 48_800, 58_600),
+                    "weight_decay": 1e-3,
+                    "nesterov": False,
+                },
+                "train": {"batch_examples": 256, "steps": 68_400},
+            },
+        ),
+        # He et al. 2015, section 4.2.
+        (
+            "cifar10/resnet",
+            {
+                "data": {"pad_pixels_per_side": 4, "flip": True},
+                "model": {"depth": 110},
+                "optim": {
+                    "learning_rate": 0.1,
+                    "boundary_steps": (32_000, 48_000),
+                    "warmup_steps": 400,
+                    "weight_decay": 1e-4,
+                    "nesterov": False,
+                },
+                "train": {"batch_examples": 128, "steps": 64_000},
+            },
+        ),
+        # Huang et al. 2016, section 4.2: epochs 150, 225 and 300 of 781.25 batches.
+        (
+            "cifar10/densenet",
+            {
+                "data": {
+                    "normalization": "mean_std",
+                    "pad_pixels_per_side": 4,
+                    "flip": True,
+                },
+                "model": {"depth": 100, "growth": 24},
+                "optim": {
+                    "learning_rate": 0.1,
+                    "boundary_steps": (117_200, 175_800),
+                    "weight_decay": 1e-4,
+                    "nesterov": True,
+                    "decayed": "all",
+                },
+                "train": {"batch_examples": 64, "steps": 234_400},
+            },
+        ),
+    ],
+)
+def test_the_recipes_of_the_other_nets_are_those_of_their_papers(
+    variant, settings_by_hand
+):
+    """The lengths of All-CNN-C and DenseNet are whole dispatches of 100 steps."""
+    config = settings(cifar, variant)
+    for group, by_hand in settings_by_hand.items():
+        assert by_hand.items() <= config[group].items()
+    always = {"schedule": "step", "momentum": 0.9, "decay_factor": 0.1}
+    assert always.items() <= config["optim"].items()
+
+
 def test_schedules_by_hand():
     assert steps_at(256, 200, 350) == (39_062, 68_359)
     assert dispatches_at(256, 200, 350) == (39_100, 68_400)
-    optim = settings(imagenet, PRINTED)["optim"]
+    printed = settings(imagenet, PRINTED)
+    assert (printed["train"]["steps"], printed["train"]["batch_examples"]) == (
+        700_000,
+        256,
+    )
+    optim = printed["optim"]
+    assert (optim["learning_rate"], optim["decay_factor"]) == (0.1, 0.94)
     # Two epochs are 2 * 1,281,167 / 256 = 10,009 steps; 69 of them fit before step
     # 700,000.
     assert optim["boundary_steps"][:2] == (10_009, 20_018)

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from identity_matters.images import decoding, views
+from identity_matters.images.imagenet import CHANNEL_CONSTANTS
+from identity_matters.preprocessing import Preprocessing
 
 pytest.importorskip("cv2", reason="OpenCV is not installed (extra imagenet)")
 
@@ -48,6 +50,16 @@ def test_decoding_agrees_with_pillow(name):
     # CMYK conversions round differently; everything else is libjpeg and libpng on both
     # sides.
     assert np.abs(decoded - expected).max() <= (1 if name == "cmyk" else 0)
+
+
+def test_a_channel_gets_the_mean_and_the_deviation_of_its_colour():
+    """Those of torchvision's models, for pixels from 0 to 1, in the order RGB."""
+    red = encoded(Image.new("RGB", (2, 2), (255, 0, 0)), "PNG")
+    images = decoding.decode(red, "red")[None]
+    preprocessing = Preprocessing("mean_std", CHANNEL_CONSTANTS, images.shape[1:])
+    x = preprocessing.eval_input(images)
+    expected = [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]
+    np.testing.assert_allclose(x[0, 0, 0], expected, rtol=1e-6)
 
 
 def test_an_orientation_is_ignored_and_bytes_after_the_end_do_no_harm():

@@ -22,8 +22,11 @@ from identity_matters.nets import (
     tiny_maps,
     variable_shapes,
 )
-from identity_matters.nets.all_conv_residual import BATCH_NORM_EPSILON, AllConvResidual
-from identity_matters.nets.baselines import BATCH_NORM_EPSILON as BASELINES_EPSILON
+from identity_matters.nets.all_conv_residual import AllConvResidual
+
+# What batch norm adds to variances: in the paper's base code, and Torch's default.
+BASE_CODE_EPSILON = 1e-3
+TORCH_EPSILON = 1e-5
 
 
 def convolve(x, kernel, stride=1, before=None, after=None):
@@ -131,7 +134,7 @@ def reference(
         return np.where(x > 0, x, leak * x)
 
     def normalize(x, params, name):
-        return normalize_batch(x, params[name], BATCH_NORM_EPSILON) if batch_norm else x
+        return normalize_batch(x, params[name], BASE_CODE_EPSILON) if batch_norm else x
 
     x = convolve(x, params["stem"]["kernel"])
     ratios = []
@@ -307,7 +310,7 @@ def images(*shape):
 
 
 def norm(x, params, stats, name):
-    return normalize_batch(x, params[name], BASELINES_EPSILON, stats[name])
+    return normalize_batch(x, params[name], TORCH_EPSILON, stats[name])
 
 
 def classify(x, params):
