@@ -258,6 +258,12 @@ def test_metrics_that_another_processor_rounds_otherwise_agree(local):
     assert promote._main([str(local)]) == 0
 
 
+def test_a_run_may_be_promoted_from_within_its_directory(tmp_path, local, monkeypatch):
+    monkeypatch.chdir(local)
+    assert promote._main(["."]) == 0
+    assert contents(tmp_path / "reference" / NAME) == contents(local)
+
+
 def test_metrics_are_compared_as_a_run_writes_them(local, monkeypatch):
     """NumPy's numbers as Python's, and null for what is not finite."""
 

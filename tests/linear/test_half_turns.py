@@ -250,9 +250,10 @@ def test_only_an_odd_number_of_negative_eigenvalues_makes_half_turns():
     assert half_turn_bound(-np.eye(4), 8) == pytest.approx(
         2 * math.sin(math.pi / 16), rel=1e-13
     )
-    # Between 1 and 2 their number is even: -1 and -1 pair, and -2 and -2.
-    length = 10**6 * half_turn_bound(np.diag([-1.0, -2.0, -1.0, -2.0]), 10**6)
-    assert length == pytest.approx(abs(math.log(2) + math.pi * 1j), rel=1e-5)
+    # Between 1 and a their number is even: -1 and -1 pair, and -a and -a.
+    for a in (2.0, 0.25):
+        length = 10**6 * half_turn_bound(np.diag([-1.0, -a, -1.0, -a]), 10**6)
+        assert length == pytest.approx(abs(math.log(a) + math.pi * 1j), rel=1e-5)
 
 
 @pytest.mark.parametrize("d", [2, 3, 4, 5])
@@ -311,6 +312,8 @@ def test_half_turn_bound_is_not_above_the_optimum_where_alpha_is_pi():
         rng = np.random.default_rng(seed)
         a = rng.uniform(0.5, 2)
         depth = int(rng.integers(4, 30))
-        R = random_matrices.symmetric(rng, [-a, -a, 1.0, 2.0])
-        optimum = abs(np.expm1((np.log(a) + 1j * np.pi) / depth))
+        # Roundings are of the size of R.
+        scale = (1.0, 2.0**20)[seed % 2]
+        R = scale * random_matrices.symmetric(rng, [-a, -a, 1.0, 2.0])
+        optimum = abs(np.expm1((np.log(scale * a) + 1j * np.pi) / depth))
         assert half_turn_bound(R, depth) == pytest.approx(optimum, rel=1e-14)

@@ -33,6 +33,9 @@ def test_by_hand():
     # |exp(i pi / 2) - 1| = 1.41 would need a norm above 1, where the proof stops.
     assert norm_lower_bound(-np.eye(2), 2) == 1.0
     assert norm_lower_bound(-np.eye(2), 2, closed_form=False) == 1.0
+    # The vectors that climbs start from count without a climb, too.
+    searched = norm_lower_bound(np.diag([2.0, 0.5]), 4, ascents=0, closed_form=False)
+    assert searched == pytest.approx(2**0.25 - 1, rel=1e-13)
 
 
 @pytest.mark.slow
@@ -149,6 +152,13 @@ def test_gradient_by_differences():
             assert gradient[i] == pytest.approx((above - below) / (2 * h), abs=1e-8)
 
 
+def test_a_vector_that_stays_where_it_is_has_no_gradient():
+    shifted = Shifted.of(np.diag([2.0, 1.0]))
+    for x in ([0.0, 3.0], [0.0, 0.0]):
+        value, gradient = _negated_bound_and_gradient(np.array(x), shifted, 7, 0.1)
+        assert (value, gradient.tolist()) == (0.0, [0.0, 0.0])
+
+
 def test_near_the_identity_the_bound_keeps_its_relative_accuracy():
     """For symmetric R = I + E it is max |lambda^{1/l} - 1|, to the last digits."""
     rng = np.random.default_rng(0)
@@ -157,7 +167,9 @@ def test_near_the_identity_the_bound_keeps_its_relative_accuracy():
         E = (E + E.T) / 2
         R = np.eye(4) + size * E / np.linalg.norm(E, 2)
         exact = np.abs(np.expm1(np.log1p(np.linalg.eigvalsh(R - np.eye(4))) / 8)).max()
-        assert norm_lower_bound(R, 8) == pytest.approx(exact, rel=1e-12)
+        for closed_form in (True, False):
+            bound = norm_lower_bound(R, 8, ascents=1, closed_form=closed_form)
+            assert bound == pytest.approx(exact, rel=1e-12)
         # Without symmetry it is below the norm of layers that are there.
         R = np.eye(3) + size * rng.standard_normal((3, 3)) / 5
         layers = np.linalg.norm(factorize(R, 8, "root"), 2, axis=(1, 2)).max()
