@@ -261,7 +261,19 @@ def test_metrics_that_another_processor_rounds_otherwise_agree(local):
 def test_a_run_may_be_promoted_from_within_its_directory(tmp_path, local, monkeypatch):
     monkeypatch.chdir(local)
     assert promote._main(["."]) == 0
-    assert contents(tmp_path / "reference" / NAME) == contents(local)
+    target = tmp_path / "reference" / NAME
+    assert contents(target) == contents(local)
+    # However the path is written.
+    monkeypatch.chdir(target)
+    with pytest.raises(runs.RunError, match="is in the reference already"):
+        promote._main(["."])
+
+
+def test_the_reference_may_be_a_relative_path(tmp_path, local, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with flagsaver.as_parsed(reference_dir="relative"):
+        assert promote._main([str(local)]) == 0
+    assert contents(tmp_path / "relative" / NAME) == contents(local)
 
 
 def test_metrics_are_compared_as_a_run_writes_them(local, monkeypatch):
@@ -279,11 +291,21 @@ def test_metrics_are_compared_as_a_run_writes_them(local, monkeypatch):
     assert judge.disagreements(written, judge.conclusion(written)) == []
 
 
-def test_a_run_of_several_commits_is_no_reference(tmp_path, local):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"commit": "1" * 40}, "was made at several commits"),
+        ({"dirty": True}, "was not made at a commit without changes"),
+        ({"code": "0" * 16}, "was made by other code than that of its commit"),
+    ],
+)
+def test_a_run_that_was_resumed_by_other_code_is_no_reference(local, fields, message):
     environment = runs.read_json(local / "environment.json")
-    rewrite(local, "environment.json", resumed=[{**environment, "commit": "1" * 40}])
-    with pytest.raises(runs.RunError, match="was made at several commits"):
-        promote._main([str(local)])
+    other = {**environment, **fields}
+    for first, second in ((environment, other), (other, environment)):
+        rewrite(local, "environment.json", **first, resumed=[second])
+        with pytest.raises(runs.RunError, match=message):
+            promote._main([str(local)])
 
 
 def test_links_are_neither_copied_nor_followed(tmp_path, local):
