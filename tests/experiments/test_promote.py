@@ -12,7 +12,7 @@ import pytest
 from absl.testing import flagsaver
 
 from experiments import judge, landscape, promote, run
-from identity_matters import code_version, runs
+from identity_matters import code_version, paper, runs
 from tests import forked
 from tests.measured import REFERENCE
 from tests.rewriting import rewrite
@@ -55,13 +55,15 @@ def test_promote_copies_a_finished_run_as_it_is(tmp_path, local):
     assert "is in the reference already" in second.stderr
 
 
-def test_a_promotion_that_was_killed_between_its_renames_loses_nothing(tmp_path, local):
+def test_a_promotion_that_was_killed_at_its_renames_loses_nothing(tmp_path, local):
     target = tmp_path / "reference" / NAME
-    shutil.copytree(local, target.with_name(".old-seed=0"))
-    shutil.copytree(local, target.with_name(".new-seed=0"))
-    assert promote._main([str(local)]) == 0
-    assert os.listdir(target.parent) == ["seed=0"]
-    assert contents(target) == contents(local)
+    # Between the two, and after both.
+    for left_over in ((".old-seed=0", ".new-seed=0"), (".old-seed=0",)):
+        for name in left_over:
+            shutil.copytree(local, target.with_name(name))
+        assert promote._main([str(local)]) == 0
+        assert os.listdir(target.parent) == ["seed=0"]
+        assert contents(target) == contents(local)
 
 
 class Killed(BaseException):
@@ -249,6 +251,12 @@ def test_promote_takes_runs_of_experiments_alone(
     rewrite(path, "summary.json", experiment=experiment, variant=variant)
     with pytest.raises(runs.RunError, match=message):
         promote._main([str(path)])
+
+
+def test_a_run_for_no_claim_of_ours_is_not_promoted(local, monkeypatch):
+    monkeypatch.setattr(paper, "CLAIMS", {})
+    with pytest.raises(runs.RunError, match="there is no claim 'negative-determinant'"):
+        promote._main([str(local)])
 
 
 def test_metrics_that_another_processor_rounds_otherwise_agree(local):
