@@ -117,10 +117,8 @@ def _copy(run: runs.Run, target: pathlib.Path) -> bool:
     fresh.mkdir()
     for name in judge.FILES:
         shutil.copyfile(run.path / name, fresh / name, follow_symlinks=False)
-    copied = runs.read_run(fresh)
-    if any(
-        getattr(copied, part) != getattr(run, part) for part in ("summary", "records")
-    ):
+    # Its digests cover the other files.
+    if runs.read_run(fresh).summary != run.summary:
         raise runs.RunError(f"{run.path}: changed while it was copied")
     replaces = target.exists()
     if replaces:

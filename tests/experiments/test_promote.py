@@ -216,6 +216,11 @@ NORM = METRICS["least_gradient_norm"]
             "metrics.more is 1, the records say None",
         ),
         ("summary", {"metrics": {}}, "the records say"),
+        (
+            "summary",
+            {"paper": {ONE: 1}},
+            "paper is None, the records say {}",
+        ),
         ("summary", {"seconds": {"total": 1.0}}, "the records say"),
         ("summary", {"scale": "reduced"}, "its scale must be 'paper'"),
         ("config", {"taus": [0.25]}, "was made with taus=[0.25], which is"),
@@ -289,12 +294,12 @@ def test_metrics_are_compared_as_a_run_writes_them(local, monkeypatch):
 
     def verdict(settings, records):
         metrics = {"ratio": np.inf, "count": np.int64(3), "norm": np.float64(0.5)}
-        return run.Verdict("negative-determinant", metrics, "holds")
+        return run.Verdict("negative-determinant", metrics, "holds", {"ratio": np.inf})
 
     changed = dataclasses.replace(landscape.EXPERIMENT, verdict=verdict)
     monkeypatch.setattr(judge, "_experiment", lambda _: changed)
     metrics = {"ratio": None, "count": 3, "norm": 0.5}
-    rewrite(local, "summary.json", metrics=metrics)
+    rewrite(local, "summary.json", metrics=metrics, paper={"ratio": None})
     written = runs.read_run(local)
     assert judge.disagreements(written, judge.conclusion(written)) == []
 
