@@ -13,6 +13,7 @@ from absl.testing import flagsaver
 
 from experiments import judge, landscape, promote, run
 from identity_matters import code_version, paper, runs
+from identity_matters.runs import seals
 from tests import forked
 from tests.measured import REFERENCE
 from tests.rewriting import rewrite
@@ -373,6 +374,10 @@ def test_a_digest_that_schema_2_has_must_be_right(local, name):
     as_schema_2(local)
     judge._read(local)
     value = json.loads((local / name).read_text())
+    config = runs.read_json(local / "config.json")
+    covered = [config] if name == "summary.json" else []
+    runs.write_json(local / name, seals.sealed(value, *covered))
+    judge._read(local)
     runs.write_json(local / name, {**value, "digest": "0" * 16})
     with pytest.raises(runs.RunError, match=f"{name}.*a value was changed"):
         judge._read(local)

@@ -389,12 +389,29 @@ def test_published_counts(
 # Layers.
 
 
-def test_global_average_pool_is_float32():
+def test_relu_has_derivative_0_at_0():
+    x = jnp.array([-1.0, 0.0, 2.0])
+    slopes = jax.vmap(jax.grad(lambda x: layers.leaky_relu(x, 0.0)))(x)
+    assert slopes.tolist() == [0.0, 0.0, 1.0]
+    assert layers.leaky_relu(x, 0.5).tolist() == [-0.5, 0.0, 2.0]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3)])
+def test_pooling_leaves_no_pixels_out(shape):
+    with pytest.raises(ValueError, match="pooling by 2 needs sides that it divides"):
+        layers.average_pool(jnp.ones((1, *shape, 2)), 2)
+
+
+def test_means_of_pixels_are_float32():
     # In bfloat16 a sum of ones stops growing at 256; 1,024 ones must still have the
     # mean 1.
-    y = layers.global_average_pool(jnp.ones((1, 32, 32, 2), jnp.bfloat16))
+    ones = jnp.ones((1, 32, 32, 2), jnp.bfloat16)
+    y = layers.global_average_pool(ones)
     assert y.dtype == jnp.float32
     np.testing.assert_array_equal(y, [[1, 1]])
+    pooled = layers.average_pool(ones, 32)
+    assert pooled.dtype == ones.dtype
+    np.testing.assert_array_equal(pooled.astype(np.float32), [[[[1, 1]]]])
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
