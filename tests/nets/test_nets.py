@@ -438,6 +438,7 @@ def test_dropout_depends_on_the_examples_own_key_and_the_layer(key):
     np.testing.assert_array_equal(drop(x, keys[order], 0.5, 0), y[order])
     np.testing.assert_array_equal(drop(x[:2], keys[:2], 0.5, 0), y[:2])
     assert (np.asarray(drop(x, keys, 0.5, 1)) != y).any(axis=1).all()
+    assert drop(x.astype(jnp.bfloat16), keys, 0.5, 0).dtype == jnp.bfloat16
     assert len(np.unique(np.asarray(y), axis=0)) == 4
 
 
