@@ -219,6 +219,7 @@ def test_bfloat16_is_what_the_convolutions_compute_in():
         if re.search("= (conv_general_dilated|dot_general)", line)
     ]
     assert [line.count("bf16[") for line in text] == [1] * 7 + [0]
+    assert ["dot_general" in line for line in text] == [False] * 6 + [True] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -266,6 +267,7 @@ def test_the_gradient_of_a_bfloat16_kernel_is_summed_in_float32(side):
         ({"residual_init": "standard"}, 1 / 24),
         ({"residual_init": "standard", "initial_scale": 2.0}, 2 / 24),
         ({"residual_init": "he"}, math.sqrt(2) / 24),
+        ({"projection": "trained"}, 1 / (9 * 64)),
     ],
 )
 def test_deviations_of_initial_weights(key, options, deviation):
@@ -285,7 +287,8 @@ def test_deviations_of_initial_weights(key, options, deviation):
         assert np.std(block[name]["kernel"]) == pytest.approx(deviation, rel=0.03)
         assert np.abs(block[name]["kernel"]).max() > 3 * deviation
     assert np.std(stem["kernel"]) == pytest.approx(1 / (3 * math.sqrt(16)), rel=0.15)
-    projection = np.asarray(variables["fixed"]["projection"]["kernel"])
+    kind = "params" if options.get("projection") == "trained" else "fixed"
+    projection = np.asarray(variables[kind]["projection"]["kernel"])
     limit = math.sqrt(3 / 64)
     assert 0.99 * limit < np.abs(projection).max() <= limit
     assert projection.std() == pytest.approx(limit / math.sqrt(3), rel=0.05)

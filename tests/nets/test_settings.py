@@ -54,6 +54,11 @@ NEEDED = {"mlp": {"depth": 5, "width": 6}}
         ),
         (
             "all_conv_residual",
+            {"blocks_per_stage": (), "widths": (), "stage_strides": ()},
+            r"one entry for each stage, got \(\), \(\) and \(\)",
+        ),
+        (
+            "all_conv_residual",
             {"widths": (64, 48, 48)},
             "must not shrink from stem_width 16 on",
         ),
@@ -138,7 +143,12 @@ def test_switches_are_true_or_false(name, settings):
 
 
 COUNTS = {
-    "all_conv_residual": ["num_classes", "stem_width", "stem_stride"],
+    "all_conv_residual": [
+        "num_classes",
+        "stem_width",
+        "stem_kernel_size",
+        "stem_stride",
+    ],
     "all_cnn_c": ["num_classes", "width"],
     "resnet": ["num_classes", "depth", "width"],
     "resnet_imagenet": ["num_classes", "depth", "width"],
@@ -148,12 +158,14 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_counts_are_whole_numbers(name):
+def test_counts_are_whole_numbers_and_not_0(name):
     settings = {"num_classes": 10, **NEEDED.get(name, {})}
     for field in COUNTS[name]:
         for bad in (2.5, 34.0, True, "8", None):
             with pytest.raises(ValueError, match=f"^{field} must be a whole number"):
                 make_net(name, **settings | {field: bad})
+        with pytest.raises(ValueError, match=f"^{field} must be .*, got 0$"):
+            make_net(name, **settings | {field: 0})
 
 
 @pytest.mark.parametrize("field", ["blocks_per_stage", "widths", "stage_strides"])

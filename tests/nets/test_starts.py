@@ -79,6 +79,32 @@ def test_deviations_of_unit_variance_by_hand():
         assert np.std(kernel) == pytest.approx(np.sqrt(variance), rel=0.02)
 
 
+def test_unit_variance_follows_the_strides_of_a_net():
+    """Sides of 8 pixels, 4 after the stem, and 2 after the first block.
+
+    The stem's windows see 5, 7, 6 and 4 of 8 neighbours, 5.5 on average. Those of the
+    second block see the whole map, four pixels.
+    """
+    net = make_net(
+        "all_conv_residual",
+        num_classes=2,
+        residual_init="unit_variance",
+        stem_kernel_size=7,
+        stem_stride=2,
+        blocks_per_stage=(2,),
+        widths=(32,),
+        stage_strides=(2,),
+    )
+    params = init_variables(net, jax.random.key(0), (8, 8, 3))["params"]
+    stem = params["stem"]["kernel"]
+    assert stem.shape == (7, 7, 3, 16)
+    assert np.std(stem) == pytest.approx(np.sqrt(1 / (5.5**2 * 3)), rel=0.05)
+    # 9,216 numbers each.
+    for conv, gain in (("conv1", 1), ("conv2", 2)):
+        deviation = np.std(params["stage1_block2"][conv]["kernel"])
+        assert deviation == pytest.approx(np.sqrt(gain / (4 * 32)), rel=0.03)
+
+
 def test_delta_orthogonal_kernels_are_orthogonal_in_the_centre_and_zero_elsewhere():
     net = make_net(
         "all_conv_residual", num_classes=2, residual_init="delta_orthogonal", **DEEP
