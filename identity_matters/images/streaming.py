@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from identity_matters.images.decoding import DataError
@@ -93,8 +93,13 @@ class _Stream:
         # The exception that ended grain's iterator keeps the last batch of each worker
         # in a reference cycle. If that lived until the program ends, its shared memory
         # would be left behind, and Python would warn about it.
-        self._batches = (batch for batch in ())  # may be closed again
+        self._batches = _no_batches()
         gc.collect()
+
+
+def _no_batches() -> Iterator[dict]:
+    """An iterator that has ended. Unlike ``iter(())`` it can be closed, also again."""
+    yield from ()
 
 
 def _make(make_batch, number) -> dict:
