@@ -117,7 +117,7 @@ def _copy(run: runs.Run, target: pathlib.Path) -> bool:
     fresh.mkdir()
     for name in judge.FILES:
         shutil.copyfile(run.path / name, fresh / name, follow_symlinks=False)
-    # Its digests cover the other files.
+    # The digests in the summary cover the other files.
     if runs.read_run(fresh).summary != run.summary:
         raise runs.RunError(f"{run.path}: changed while it was copied")
     replaces = target.exists()

@@ -124,8 +124,8 @@ def machine_failure(
     # disk as RESOURCE_EXHAUSTED, in words alone.
     if any(os.strerror(number) in str(error) for number in runs.FULL_DISK):
         # Errors of writing, also those of orbax, do not say where.
-        written = " or ".join(filter(None, (results_dir, checkpoint_dir)))
-        place = getattr(error, "filename", None) or written
+        directories = " or ".join(filter(None, (results_dir, checkpoint_dir)))
+        place = getattr(error, "filename", None) or directories
         return (
             f"the disk of {place} is full: free some space there; {RESUMES}, nothing"
             " that was recorded is lost"

@@ -62,11 +62,11 @@ class Group:
         if self._agrees or set(verdicts) == {"not comparable"}:
             return verdicts[0]
         if self._seeds_needed == 1:
-            return _counted(verdicts, len(self.runs))
+            return _counted(verdicts, seeds=len(self.runs))
         deciding = [verdict for verdict in verdicts if verdict not in _UNDECIDED]
         if not deciding:
             return "undecided"
-        counted = _counted(deciding, len(self.runs), self._seeds_needed)
+        counted = _counted(deciding, seeds=len(self.runs), needed=self._seeds_needed)
         return f"undecided ({counted})"
 
     @property
@@ -100,7 +100,7 @@ class Group:
         )
 
 
-def _counted(verdicts: list[str], seeds: int, needed: int = 1) -> str:
+def _counted(verdicts: list[str], *, seeds: int, needed: int = 1) -> str:
     """Such as "reproduced for 2, undecided for 1 of 3 seeds", most frequent first.
 
     With fewer seeds than needed, such as "reproduced for 1 of 1; a verdict needs 3
