@@ -291,7 +291,7 @@ def main():
     print(sum(1 for _ in stream))
     stream.close()
     stream.close()  # does nothing more
-    time.sleep(1)  # a thread of grain frees the memory
+    time.sleep(3)  # a thread of grain frees the memory, also on a busy machine
 
 if __name__ == "__main__":
     main()
