@@ -29,6 +29,7 @@ PARAMETERS = {
     "cifar10/small": 1_064_880,
     "cifar10/small/activation": 170_928,
     "cifar10/wide": 2_391_984,
+    "cifar10/full_size": 13_538_736,
     "imagenet2012/parameters_as_printed": 35_693_760,
     "imagenet2012/blocks_of_34_layers": 21_095_616,
     "imagenet2012/resnet_34": 21_797_672,
@@ -203,12 +204,25 @@ def test_no_long_training_ends_with_a_shorter_dispatch(variant):
         assert config.train.steps % ACCELERATOR_STEPS_PER_DISPATCH == 0
 
 
-def test_the_recipe_for_two_cores_is_that_of_the_protocol():
-    config = settings(cifar, "cifar10/wide")
-    assert (config["model"]["widths"], config["model"]["initial_scale"]) == (
-        (48, 96, 192),
-        16.0,
-    )
+@pytest.mark.parametrize(
+    ("net", "blocks_per_stage", "widths", "compute_dtype"),
+    [
+        ("wide", (3, 3, 3), (48, 96, 192), "float32"),
+        ("full_size", (9, 9, 9), (64, 128, 256), "bfloat16"),
+    ],
+)
+def test_the_recipes_for_the_papers_error_are_those_of_the_protocol(
+    net, blocks_per_stage, widths, compute_dtype
+):
+    config = settings(cifar, f"cifar10/{net}")
+    size = {
+        "blocks_per_stage": blocks_per_stage,
+        "widths": widths,
+        "initial_scale": 16.0,
+        "compute_dtype": compute_dtype,
+    }
+    assert size.items() <= config["model"].items()
+    assert config["data"]["pad_pixels_per_side"] == 4
     recipe = {
         "schedule": "cosine",
         "learning_rate": 0.05,
