@@ -17,8 +17,12 @@ from identity_matters.batches import Arrays
 from identity_matters.preprocessing import Preprocessing
 from tests.measured import reference_runs, settings
 
+FOLLOW_UP = "cifar10/table_2_smaller_rate"
 
-@pytest.mark.parametrize("variant", comparisons.OTHER_VARIANTS)
+
+@pytest.mark.parametrize(
+    "variant", sorted(comparisons.OTHER_VARIANTS.keys() - {FOLLOW_UP})
+)
 def test_no_arm_is_tuned_in_its_own_way(variant):
     """Arms have the same grid, trials and settings, and differ in their nets alone."""
     config = settings(comparisons, variant)
@@ -57,6 +61,19 @@ def test_two_depths_have_the_rates_that_the_seeds_tuned_and_nothing_else_of_thei
         arm = trial["arm"]
         assert trial["tried_rate"] == comparisons.TUNED_RATES[arm]
         assert {**trial, "tried_rate": None} == final_trainings[arm]
+
+
+def test_the_follow_up_has_the_next_smaller_rate_and_nothing_else_of_its_own():
+    runs = reference_runs("comparisons/cifar10/table_2")
+    (tuned,) = {run.summary["metrics"]["learning_rate/this_paper"] for run in runs}
+    smaller = max(rate for rate in protocol.LEARNING_RATES if rate < tuned)
+    (trial,) = comparisons.trials(**settings(comparisons, FOLLOW_UP))
+    (final_training,) = (
+        other
+        for other in comparisons.trials(**settings(comparisons, "cifar10/table_2"))
+        if other["arm"] == "this_paper" and other["phase"] == protocol.FINAL
+    )
+    assert trial == {**final_training, "tried_rate": smaller}
 
 
 def test_each_arm_needs_its_tuned_rate():
@@ -363,6 +380,8 @@ def test_verdicts_on_the_identity(errors, verdict, first_failed):
         ("cifar10/initialisation", {"paper": 16.1, "he": 15.0}, "not reproduced"),
         ("cifar10/table_2", {"this_paper": 15.0, "all_cnn_c": 16.1}, "reproduced"),
         ("cifar10/table_2", {"this_paper": 16.1, "all_cnn_c": 15.0}, "not reproduced"),
+        # It has no rival beside it.
+        (FOLLOW_UP, {"this_paper": 15.0}, "not comparable"),
         ("cifar10/starts", {"paper": 15.0, "fixup": 15.5, "gate": 14.5}, "reproduced"),
         (
             "cifar10/starts",
