@@ -150,21 +150,27 @@ def _draw_start(axes: Any, points: Points, place: int) -> None:
     error_and_place = ("test_error_percent", "place")
     scatter(axes, trained, *error_and_place, color=COLOURS[0], markersize=6)
     scatter(axes, failed, *error_and_place, **_FAILED)
-    _count_failures(axes, place, failed, len(points))
-
-
-def _count_failures(axes: Any, place: int, failed: Points, seeds: int) -> None:
-    """Writes how many seeds of an arm failed: their crosses may hide one another."""
     if failed:
-        axes.annotate(
-            f"{len(failed)} of {seeds}",
-            xy=(min(point["test_error_percent"] for point in failed), place),
-            xytext=(-8, 0),  # to the left of the crosses
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=8,
-        )
+        leftmost = min(point["test_error_percent"] for point in failed)
+        _count_failures(axes, len(failed), len(points), (leftmost, place), side="left")
+
+
+def _count_failures(
+    axes: Any, count: int, seeds: int, place: tuple[float, float], *, side: str
+) -> None:
+    """Writes how many seeds of an arm failed: their crosses may hide one another.
+
+    The text is on the given side of a cross at `place`, "left" or "right".
+    """
+    axes.annotate(
+        f"{count} of {seeds}",
+        xy=place,
+        xytext=(-8 if side == "left" else 8, 0),
+        textcoords="offset points",
+        ha="right" if side == "left" else "left",
+        va="center",
+        fontsize=8,
+    )
 
 
 def table_2_points(run: Run) -> Iterator[dict]:
@@ -197,6 +203,20 @@ def draw_table_2(points: Points, canvas: Canvas) -> None:
         axes.set_ylabel("test error (percent)")
         for looks, rows in series(of_variant, "arm", arms):
             marker = "s" if rows[0]["batch_norm"] else "o"
-            scatter(axes, rows, *columns, **looks | {"marker": marker, "markersize": 7})
-        if failed := [point for point in of_variant if point["failed"]]:
-            scatter(axes, failed, *columns, **_FAILED)
+            trained = [point for point in rows if not point["failed"]]
+            marked = looks | {"marker": marker, "markersize": 7}
+            scatter(axes, trained, *columns, **marked)
+            _draw_failures(axes, rows, *columns, color=looks["color"])
+        if any(point["failed"] for point in of_variant):
+            of_every_arm = _FAILED | {"color": "grey"}
+            scatter(axes, [], *columns, **of_every_arm)
+
+
+def _draw_failures(axes: Any, of_arm: Points, x: str, y: str, *, color: Any) -> None:
+    """A cross for each seed of an arm that failed, and their number beside the last."""
+    failed = [point for point in of_arm if point["failed"]]
+    if failed:
+        # A label that begins with "_" is not in the legend.
+        scatter(axes, failed, x, y, **_FAILED | {"color": color, "label": "_failed"})
+        last = (failed[-1][x], failed[-1][y])
+        _count_failures(axes, len(failed), len(of_arm), last, side="right")
