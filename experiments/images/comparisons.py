@@ -203,7 +203,7 @@ OTHER_VARIANTS = {
     "cifar10/identity": "at 7 and 31 convolutions; two cores: 8 hours; H100: 5 minutes",
     "cifar10/initialisation": "six scales; two cores: 2 hours; H100: 3 minutes",
     "cifar10/starts": "the paper's against Fixup and gates; H100: 3 minutes",
-    "cifar10/table_2": "four nets of Table 2, 0.5M parameters each; H100: 13 minutes",
+    "cifar10/table_2": "four nets of 0.5M parameters; one H100: 13 to 19 minutes",
     "cifar10/table_2_smaller_rate": "the paper's net at 0.03; two cores: 1.3 hours",
     "cifar100/table_2": "the same four nets; one H100: 13 minutes (estimate)",
 }

@@ -132,8 +132,7 @@ def test_every_figure_has_points_of_all_seeds_and_can_be_drawn_of_one_alone():
     for figure in figures.FIGURES:
         its_runs = [run for run in done if run.experiment == figure.experiment]
         points = [row for run in its_runs for row in registry.points_of(figure, run)]
-        # What a benchmark times does not depend on a seed. Of the comparison of Table
-        # 2's nets one seed was run.
+        # What a benchmark times does not depend on a seed.
         is_benchmark = figure.experiment.startswith("benchmark")
         seeds = {0} if is_benchmark else {0, 1, 2}
         assert {row["seed"] for row in points} == seeds, figure.name
