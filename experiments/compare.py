@@ -100,14 +100,22 @@ def _print_claim(
 
 
 def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
-    """How many runs, verdicts, contradictions and unreadable runs there are."""
-    runs = f"{len(yours.runs)} finished run{'' if len(yours.runs) == 1 else 's'}"
-    counted = commands.counted(
-        collections.Counter(group.verdict for group in yours.groups)
-    )
-    by_verdict = f": {counted}" if counted else ""
-    against = f"{contradicted} contradiction{'' if contradicted == 1 else 's'}"
-    return f"{runs}{by_verdict}; {against}, {unreadable} unreadable"
+    """How many runs, verdicts, contradictions and unreadable runs there are.
+
+    Verdicts are those of variants, as above: a claim may need several seeds.
+    """
+    finished = _number(len(yours.runs), "finished run")
+    if yours.groups:
+        counted = collections.Counter(group.verdict for group in yours.groups)
+        variants = _number(len(yours.groups), "variant")
+        finished += f" of {variants}: {commands.counted(counted)}"
+    against = _number(contradicted, "contradiction")
+    return f"{finished}; {against}, {unreadable} unreadable"
+
+
+def _number(count: int, what: str) -> str:
+    """ "1 run", "2 runs"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def versions(yours: Collection, reference: Collection) -> list[str]:

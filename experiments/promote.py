@@ -74,7 +74,8 @@ def _require_one_commit(path: pathlib.Path, run: runs.Run) -> None:
         for entry in run.environments
     ):
         raise runs.RunError(
-            f"{path}: was not made at a commit without changes; run it anew"
+            f"{path}: was not made at a commit without changes; run it anew at one,"
+            " with --overwrite, or OVERWRITE=1 for make"
         )
     commits = {entry["commit"] for entry in run.environments}
     if len(commits) > 1:

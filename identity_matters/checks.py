@@ -12,6 +12,8 @@ from numpy.typing import DTypeLike
 _PLAIN_ARRAYS = (np.ndarray, np.memmap, np.matrix)
 # Numbers of this size and more are no int64, and may be no float64.
 _LIMIT_OF_WHOLE = 2**63
+# For messages: what `real_array` asks for if `axes` is one of these.
+_NEEDED_AXES = {0: "be one number", 1: "have 1 axis"}
 # Properties of classes whose instances are numbers with a unit.
 _UNITS = ("unit", "units")
 
@@ -224,7 +226,8 @@ def real_array(
     if array.dtype.kind in "bc":
         raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
     if axes is not None and array.ndim != axes:
-        raise ValueError(f"{name} must have {axes} axes, got shape {array.shape}")
+        needed = _NEEDED_AXES.get(axes, f"have {axes} axes")
+        raise ValueError(f"{name} must {needed}, got shape {array.shape}")
     if not array.size:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
     if dtype is not None:

@@ -122,14 +122,14 @@ def test_shapes_and_numbers():
         ValueError, match=r"^M must be a square matrix, got shape \(2, 3\)$"
     ):
         square_matrix("M", np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"^w must have 1 axes, got shape \(2, 2\)$"):
+    with pytest.raises(ValueError, match=r"^w must have 1 axis, got shape \(2, 2\)$"):
         real_array("w", I2, axes=1)
     assert real_number("r", np.float32(0.5)) == 0.5
     for value in ("1", np.nan, None, True, 1j):
         said = re.escape(f"r must be one finite real number, got {value!r}")
         with pytest.raises(ValueError, match=f"^{said}$"):
             real_number("r", value)
-    with pytest.raises(ValueError, match=r"^r must have 0 axes, got shape \(1,\)$"):
+    with pytest.raises(ValueError, match=r"^r must be one number, got shape \(1,\)$"):
         real_number("r", [1.0])
 
 

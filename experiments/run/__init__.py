@@ -13,6 +13,7 @@ has the loop over trials, `signals` and `endings` what stops it.
 import contextlib
 import gc
 import os
+import pathlib
 import sys
 import traceback
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import NoReturn
 import ml_collections
 from absl import app, flags, logging
 
+import experiments
 from experiments.run import command_line, endings, signals
 from experiments.run.endings import (
     CTRL_C_CODE,
@@ -65,6 +67,7 @@ def main(experiment: Experiment) -> None:
         # finish ending.
         with signals.stop_signal(asks_first=False, ignored_after=True):
             with _as_usage_errors():
+                _check_name(experiment)
                 config, options = command_line.parse(experiment, sys.argv)
                 joined = _join_processes(experiment)
             _execute(experiment, config, options)
@@ -83,6 +86,23 @@ def main(experiment: Experiment) -> None:
         # A bug may have hit this process alone: then JAX ends the others, which wait.
         _leave_processes(ending)
     _exit_at_once(ending.code)
+
+
+def _check_name(experiment: Experiment) -> None:
+    """ValueError if a file of experiments/ does not have the name of its experiment.
+
+    That may be a copy of another file: its runs would be written among those of the
+    other, and be judged as theirs.
+    """
+    file = getattr(experiment.settings_module, "__file__", None)
+    if file is None or experiments.HERE not in pathlib.Path(file).resolve().parents:
+        return
+    stem = pathlib.Path(file).stem
+    if experiment.name != stem:
+        raise ValueError(
+            f"EXPERIMENT in {stem}.py must have name={stem!r}, like its file, got"
+            f" {experiment.name!r}"
+        )
 
 
 @contextlib.contextmanager

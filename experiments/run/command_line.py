@@ -145,8 +145,10 @@ def _change_settings(config: ml_collections.ConfigDict, argv: list[str]) -> None
         for word in argv
         if re.match("--?config[.]", word)
     ]
-    if len(set(changed)) < len(changed):  # of two tuples ml_collections would make one
-        raise ValueError("a setting is given twice")
+    for name in changed:
+        if changed.count(name) > 1:  # of two tuples ml_collections would make one
+            setting = name.removeprefix("config.")
+            raise ValueError(f"{setting} is given twice")
     scale = config.scale
     variant = config.variant
     try:

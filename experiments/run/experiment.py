@@ -45,7 +45,8 @@ class Experiment:
     """An experiment as plain functions. It runs in float64, on the CPU.
 
     Attributes:
-      name: the entry point's name, and its directory under the results directory.
+      name: that of the entry point's file, and of its directory under the results
+        directory.
       module: ``__name__`` of the module with `get_config` and `VARIANTS`.
       trials: ``trials(**settings) -> list of dicts``, JSON-able; it measures nothing.
       verdict: ``verdict(settings, records) -> Verdict`` from the lines of

@@ -90,9 +90,18 @@ def check_target(R: ArrayLike) -> Target:
     R = square_matrix("R", R)
     with not_applicable_if_lapack_fails("the singular values of R"):
         U, K, Vt = np.linalg.svd(R)
-    if K[-1] <= max(len(R) * np.finfo(float).eps * K[0], 1e-150) or K[0] > 1e150:
-        got = f"got singular values {K[-1]:.3g} to {K[0]:.3g}"
-        raise ValueError(f"R must be invertible, and within 1e-150 to 1e150, {got}")
+    rounding = len(R) * np.finfo(float).eps * K[0]
+    least_to_largest = f"{K[-1]:.3g} to {K[0]:.3g}"
+    if K[-1] <= rounding and K[0] <= 1e150:
+        raise ValueError(
+            f"R must be invertible beyond rounding, here {rounding:.3g}, got singular"
+            f" values {least_to_largest}"
+        )
+    if K[-1] <= 1e-150 or K[0] > 1e150:
+        raise ValueError(
+            "R must have singular values within 1e-150 to 1e150, got"
+            f" {least_to_largest}"
+        )
     if matrices.determinant_sign(R) < 0:
         # The determinant itself may be outside the range of float64.
         log_determinant = float(np.log(K).sum())

@@ -55,6 +55,29 @@ def test_the_tutorial_runs_and_ends_with_a_report(extended):
     assert "A half turn" in read(trial / "REPORT.md")
 
 
+def test_a_copy_that_keeps_the_name_does_not_mix_its_runs_with_those_of_the_first(
+    extended, tmp_path
+):
+    first = extended / "experiments" / "half_turn.py"
+    second = first.with_name("quarter_turn.py")
+    shutil.copy(first, second)
+    try:
+        command = (
+            "-m",
+            "experiments.quarter_turn",
+            f"--results_dir={tmp_path / 'new'}",
+        )
+        refused = forked.shell(sys.executable, *command, cwd=extended)
+    finally:
+        second.unlink()
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines() == [
+        "half_turn: EXPERIMENT in quarter_turn.py must have name='quarter_turn', like"
+        " its file, got 'half_turn'"
+    ]
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("command", ["check", "format --check"])
 def test_the_tutorial_leaves_no_work_for_the_linter(extended, command):
     words = ("-m", "ruff", *command.split(), "experiments", "tests")

@@ -156,6 +156,13 @@ def test_compare_fails_on_a_contradiction_and_report_names_what_it_skips(tmp_pat
     good = run_module("compare", nowhere, f"--results_dir={tmp_path / 'good'}")
     assert good.returncode == 0, good.stdout
     assert "Theorem 2.1: reproduced" in good.stdout
+    assert "1 finished run of 1 variant: 1 reproduced; 0 contradictions" in good.stdout
+    write_run(tmp_path / "several")
+    write_run(tmp_path / "several", seed=1)
+    write_run(tmp_path / "several", variant="short", verdict="undecided")
+    several = run_module("compare", nowhere, f"--results_dir={tmp_path / 'several'}")
+    counted = "3 finished runs of 2 variants: 1 reproduced, 1 undecided; "
+    assert counted in several.stdout
     # The report names what it skips and goes on.
     (tmp_path / "good" / "toy" / "plain" / "seed=1").mkdir()
     report = run_module("report", nowhere, f"--results_dir={tmp_path / 'good'}")

@@ -141,7 +141,12 @@ NORM = METRICS["least_gradient_norm"]
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("environment", {"dirty": None}, "was not made at a commit without changes"),
+        (
+            "environment",
+            {"dirty": None},
+            "was not made at a commit without changes; run it anew at one, with"
+            " --overwrite, or OVERWRITE=1 for make",
+        ),
         ("environment", {"dirty": True}, "was not made at a commit without changes"),
         ("environment", {"commit": None}, "was not made at a commit without changes"),
         (

@@ -133,7 +133,7 @@ def test_settings_that_only_say_where_data_lie_change_nothing():
 REFUSED = {
     "tests.toy.experiment": [
         (["--config.depth=3"], "there is no setting depth; --help lists them"),
-        (["--config.values=(1,)", "-config.values=(2,)"], "a setting is given twice"),
+        (["--config.values=(1,)", "-config.values=(2,)"], "values is given twice"),
         (["--config.values=()"], "values must hold at least one value, but is empty"),
         (["--config.values=('a',)"], "values must hold whole numbers, got 'a'"),
         (

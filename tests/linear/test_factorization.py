@@ -254,7 +254,25 @@ def test_svd_misses_the_iclr2017_bound_by_a_lot_with_few_layers(
         "R": np.diag([1.0, 0.0]),
         "depth": 4,
         "method": "best",
-        "message": "invertible, .*got singular values 0 to 1",
+        "message": "R must be invertible beyond rounding, .*singular values 0 to 1$",
+    },
+    {
+        "R": np.diag([2.0, 1e-17]),
+        "depth": 4,
+        "method": "best",
+        "message": "beyond rounding, here 8.88e-16, got singular values 1e-17 to 2$",
+    },
+    {
+        "R": np.diag([2e-160, 1e-160]),
+        "depth": 4,
+        "method": "best",
+        "message": "R must have singular values within 1e-150 to 1e150, got 1e-160 to",
+    },
+    {
+        "R": np.diag([1e200, 1e190]),
+        "depth": 4,
+        "method": "best",
+        "message": "R must have singular values within 1e-150 to 1e150, got 1e.190 to",
     },
     {
         "R": np.diag([-2.0, 1.0]),

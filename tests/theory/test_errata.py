@@ -347,7 +347,7 @@ def few_numbers(**changed):
         (lambda: paper.theorem_2_1_bound_v3(-1.0, 4), "gamma must be 0 or more"),
         (lambda: paper.theorem_2_1_bound_psd(1.0, -4), "depth must be at least 1"),
         (lambda: paper.theorem_2_1_bound_iclr2017(math.nan, 4), "gamma must be one"),
-        (lambda: paper.theorem_2_1_bound_v3(np.ones(2), 4), "gamma must have 0 axes"),
+        (lambda: paper.theorem_2_1_bound_v3(np.ones(2), 4), "gamma must be one number"),
         (lambda: paper.theorem_2_1_bound_v3(1.0, 2.5), "depth must be a whole number"),
         (lambda: paper.theorem_3_2_width(10, 0.0), "rho must be above 0, got 0.0"),
         (lambda: paper.theorem_3_2_width(10, 1e-200), "rho must be from 1e-150 to"),
