@@ -54,12 +54,10 @@ def drop_training_under_way(path: Any) -> int:
                 " goes on from these"
             )
         kept = lines[: _lines_of_finished_trials(run.records)]
-        # Of a run that was killed nothing is noted.
-        noted = {"records": seals.noted(kept)} if "records" in run.summary else {}
-        others = sealed_with(run.summary, run.config, run.environment)
-        summary = seals.sealed({**run.summary, **noted}, *others)
+        summary = {**run.summary, "records": seals.noted(kept)}
+        others = sealed_with(summary, run.config, run.environment)
         write_atomically(path / "metrics.jsonl", b"".join(kept).decode())
-        write_json(path / "summary.json", summary)
+        write_json(path / "summary.json", seals.sealed(summary, *others))
         return len(lines) - len(kept)
 
 

@@ -10,7 +10,7 @@ from identity_matters import runs
 
 
 def seal(metadata: dict) -> dict[str, str]:
-    """Metadata as text, with its digest. Raises ValueError for numbers such as NaN."""
+    """Metadata as text, with its digest; `unseal` leaves NaN as `runs.to_json` does."""
     text = json.dumps(runs.to_json(metadata), allow_nan=False)
     return {"text": text, "sha256": _digest(text.encode())}
 

@@ -399,15 +399,20 @@ def test_a_run_that_is_not_finished_is_not_judged(local):
 
 def test_the_summary_is_written_as_the_records_say(local):
     before = runs.read_run(local)
+    shutil.copytree(local, local.with_name("right"))
     rewrite(
         local, "summary.json", verdict="counterexample", metrics={**METRICS, ONE: 77}
     )
     as_schema_2(local)
-    judged = run_module("judge", local)
+    # One run that is right does not make up for another that is wrong.
+    judged = run_module("judge", local.parent)
     assert judged.returncode == 1
+    assert "follow from the records" not in judged.stdout
     assert "verdict is 'counterexample', the records say 'holds'" in judged.stdout
     assert f"metrics.{ONE} is 77, the records say" in judged.stdout
-    assert run_module("judge", "--write", local).returncode == 0
+    written = run_module("judge", "--write", local.parent)
+    assert written.returncode == 0
+    assert "2 runs: claims, verdicts and metrics follow" in written.stdout
     assert runs.read_run(local) == before
 
 

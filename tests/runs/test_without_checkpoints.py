@@ -42,19 +42,28 @@ def write(tmp_path, records, status="interrupted"):
         (FINISHED_TRIAL, FINISHED_TRIAL),
         (UNDER_WAY, []),
         (NO_TRAINING, NO_TRAINING),
+        (NO_TRAINING[:2], NO_TRAINING[:2]),
         ([], []),
     ],
 )
 def test_finished_trials_stay_and_the_run_goes_on(tmp_path, status, records, kept):
     path = write(tmp_path, records, status)
+    (path / "checkpoints").mkdir()  # as a copy without what is in it leaves it
     dropped = len(records) - len(kept)
     assert without_checkpoints.drop_training_under_way(path) == dropped
-    assert without_checkpoints.drop_training_under_way(path) == 0
     resumed = create(tmp_path)
     assert resumed.records == kept
     resumed.append(UNDER_WAY[0])
     resumed.finish("done", **DONE)
     assert runs.read_run(path).records == [*kept, UNDER_WAY[0]]
+
+
+def test_a_second_time_there_is_nothing_to_drop(tmp_path):
+    path = write(tmp_path, FINISHED_TRIAL + UNDER_WAY)
+    assert without_checkpoints.drop_training_under_way(path) == 2
+    before = runs.read_run(path)
+    assert without_checkpoints.drop_training_under_way(path) == 0
+    assert runs.read_run(path) == before
 
 
 def test_a_finished_run_stays_as_it_is(tmp_path):
@@ -86,10 +95,19 @@ def test_runs_that_have_checkpoints_or_are_damaged_or_at_work_are_named(
     assert len(lines_of(path)) == 2
 
 
-def test_checkpoints_that_are_elsewhere_count(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (["--checkpoint_dir=/elsewhere"], []),
+        ([], ["-checkpoint_dir", "/elsewhere"]),
+    ],
+)
+def test_checkpoints_that_are_elsewhere_count(tmp_path, monkeypatch, first, second):
     """The run goes on from them, and needs its lines."""
-    monkeypatch.setattr("sys.argv", ["a run", "--checkpoint_dir=/elsewhere"])
-    path = write(tmp_path, FINISHED_TRIAL + UNDER_WAY)
+    monkeypatch.setattr("sys.argv", ["a run", *first])
+    write(tmp_path, FINISHED_TRIAL)
+    monkeypatch.setattr("sys.argv", ["a run", *second])
+    path = write(tmp_path, UNDER_WAY)
     with pytest.raises(runs.RunError, match="are where its --checkpoint_dir says"):
         without_checkpoints.drop_training_under_way(path)
     assert runs.read_run(path).records == FINISHED_TRIAL + UNDER_WAY

@@ -3,6 +3,7 @@
 import collections
 import errno
 import json
+import math
 import shutil
 from typing import NamedTuple
 
@@ -40,7 +41,8 @@ def state_of(step):
 
 
 def extra_of(step):
-    return {"records": step, "sums": {"loss": 0.1 + step}, "note": None}
+    sums = {"loss": 0.1 + step, "largest": math.inf}
+    return {"records": step, "sums": sums, "note": None}
 
 
 def like(tree):
@@ -151,7 +153,7 @@ def test_damage_to_any_file_never_restores_wrong_numbers(saved, tmp_path, damage
 
 
 def test_a_run_goes_on_after_damage(directory):
-    for aside in ("3", "3.1"):
+    for aside in ("3", "3.1", "3.2"):
         flip_a_bit(metadata(directory, 3))
         warned = []
         with Checkpoints(
@@ -185,6 +187,7 @@ def test_where_all_are_damaged_it_stops_and_touches_nothing(directory):
         ValueError("UNAVAILABLE: the bucket does not answer"),
         Exception("DEADLINE_EXCEEDED: ..."),
         ValueError("Error reading: [OS error 5: Input/output error]"),
+        ValueError("Error opening: [OS error 24: Too many open files]"),
     ],
 )
 def test_storage_that_does_not_answer_is_not_damage(directory, failure, monkeypatch):
@@ -258,6 +261,15 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
         " here"
     )
     assert content(directory) == before
+
+
+@pytest.mark.parametrize(("count", "ending"), [(5, "here"), (7, "; and 2 more")])
+def test_of_many_other_settings_five_are_named(directory, count, ending):
+    new = {f"new{place}": place for place in range(count)}
+    with pytest.raises(CheckpointError) as error:
+        restore(directory, SETTINGS | new)
+    assert str(error.value).count("the setting new") == 5
+    assert str(error.value).endswith(ending)
 
 
 @pytest.mark.parametrize(
