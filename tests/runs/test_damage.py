@@ -9,6 +9,7 @@ import pytest
 from experiments import judge
 from identity_matters import runs
 from tests.measured import REFERENCE
+from tests.rewriting import rewrite
 
 DAMAGES = 60  # of each run
 NAMES = ("landscape/critical_points", "relu/origin")
@@ -96,3 +97,14 @@ def test_no_damage_is_taken_for_a_result(tmp_path, name):
         else:
             assert values(accepted[0]) == good
     assert refused > 0.8 * DAMAGES
+
+
+def test_the_environment_of_each_resumption_is_checked(tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(REFERENCE / NAMES[0] / "seed=0", path)
+    environment = runs.read_run(path).environment
+    rewrite(path, "environment.json", resumed=[environment])
+    assert len(runs.read_run(path).environments) == 2
+    rewrite(path, "environment.json", resumed=[{**environment, "commit": "unknown"}])
+    with pytest.raises(runs.RunError, match=r"environment\.json: commit must be"):
+        runs.read_run(path)

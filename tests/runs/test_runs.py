@@ -450,9 +450,17 @@ def test_a_metric_that_is_not_finite_becomes_null(tmp_path):
         "count": np.int64(3),
         "flag": True,
     }
-    run.finish("done", **{**DONE, "metrics": metrics, "paper": {}})
+    run.finish("done", **{**DONE, "metrics": metrics, "paper": {"ratio": math.inf}})
     expected = {"ratio": None, "gap": None, "count": 3, "flag": True}
-    assert runs.read_run(run.path).summary["metrics"] == expected
+    summary = runs.read_run(run.path).summary
+    assert (summary["metrics"], summary["paper"]) == (expected, {"ratio": None})
+
+
+def test_the_seconds_of_a_run_are_those_of_all_its_processes(tmp_path):
+    seconds = {"total": 3600.0, "train": 3599.5}
+    assert (
+        create(tmp_path).finish("done", seconds=seconds, **DONE)["seconds"] == seconds
+    )
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json", "metrics.jsonl"])

@@ -263,6 +263,13 @@ def test_other_settings_are_refused_by_name_and_nothing_is_touched(directory):
     assert content(directory) == before
 
 
+def test_the_variables_of_a_run_are_those_of_every_collection(tmp_path):
+    variables = {"params": {"w": W}, "fixed": {"P": W + 1}, "batch_stats": {"m": W + 2}}
+    with Checkpoints(tmp_path, settings=SETTINGS) as checkpoints:
+        checkpoints.save(1, {**variables, "step": np.int32(1)}, extra_of(1))
+    assert same(variables, load_variables(tmp_path))
+
+
 @pytest.mark.parametrize(("count", "ending"), [(5, "here"), (7, "; and 2 more")])
 def test_of_many_other_settings_five_are_named(directory, count, ending):
     new = {f"new{place}": place for place in range(count)}
