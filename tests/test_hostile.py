@@ -181,7 +181,7 @@ def a_user_without_a_name(machine: Machine) -> None:
         return
     for path in (machine.directory, *machine.directory.rglob("*")):
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
-    for place in machine.directory.parents:  # pytest's own are for their user alone
+    for place in machine.directory.parents:  # at first for their user alone
         if pathlib.Path(tempfile.gettempdir()) in place.parents:
             place.chmod(place.stat().st_mode | 0o055)
     # The user may still read Python, which can be in root's home directory.
@@ -247,9 +247,20 @@ def culprits(every: Collection[str], fails: Callable[[Collection[str]], bool]) -
     return f"none of them alone; it takes these: {', '.join(needed) or 'several'}"
 
 
-def test_all_at_once(tmp_path):
+@pytest.fixture
+def place():
+    """A directory of our own.
+
+    `a_user_without_a_name` opens the directories above the machine to others, and every
+    session of pytest that begins closes that of all sessions again.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        yield pathlib.Path(directory)
+
+
+def test_all_at_once(place):
     def fails(hostilities: Collection[str]) -> bool:
-        directory = pathlib.Path(tempfile.mkdtemp(dir=tmp_path)) / "machine"
+        directory = pathlib.Path(tempfile.mkdtemp(dir=place)) / "machine"
         try:
             run_and_compare(directory, hostilities)
         except AssertionError:
@@ -257,7 +268,7 @@ def test_all_at_once(tmp_path):
         return False
 
     try:
-        run_and_compare(tmp_path / "machine", HOSTILITIES)
+        run_and_compare(place / "machine", HOSTILITIES)
     except AssertionError as failure:
         pytest.fail(f"{culprits(HOSTILITIES, fails)}\n{failure}")
 
