@@ -1,9 +1,10 @@
 # Identity Matters. `make` alone lists the targets. Works with GNU make 3.81, that of every Mac.
 #
 # No variable of the user's is ever executed, wherever it comes from. Recipes read it from the
-# environment, quoted; make itself only compares it with known words. This first line takes care of
+# environment, quoted; make itself only compares it with known words. These first lines take care of
 # the command line: make would expand what it exports, and now exports the text as it was given.
-$(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(eval override $(subst $$,$$$$,$(name)) := $$(value $(subst $$,$$$$,$(name))))$(eval export $(subst $$,$$$$,$(name)))))
+override COMMAND_LINE := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+$(foreach name,$(COMMAND_LINE),$(eval override $(subst $$,$$$$,$(name)) := $$(value $(subst $$,$$$$,$(name))))$(eval export $(subst $$,$$$$,$(name))))
 # All variables that make expands below are ours; `override` also wins over the command line.
 override SHELL := /bin/bash
 override .DEFAULT_GOAL := help
@@ -31,7 +32,16 @@ OVERWRITE ?= 0
 ACCEL ?= auto
 # glibc then asks the kernel for huge pages, as docs/training.md says. Set it to nothing to do without.
 GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
-export RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR VARIANT DATASET RUN CHECK CHECK_GPU PROGRAMS GLIBC_TUNABLES
+override EXPORTED := RESULTS_DIR SEEDS JOBS DATASETS DATA_DIR VARIANT DATASET RUN CHECK CHECK_GPU PROGRAMS GLIBC_TUNABLES
+export $(EXPORTED)
+
+# SEED=1 would leave SEEDS at its default, so what is one of these but for an S is refused.
+override KNOWN := $(EXPORTED) OVERWRITE ACCEL
+override MISSPELT := $(filter $(patsubst %S,%,$(KNOWN)) $(addsuffix S,$(KNOWN)) RESULT_DIR,$(COMMAND_LINE))
+override MISSPELT := $(filter-out $(KNOWN),$(MISSPELT))
+ifneq (,$(MISSPELT))
+$(error there is no variable $(firstword $(MISSPELT)); `make` lists the variables)
+endif
 
 # The first Python found that is at least 3.11; PYTHON=... names another.
 override PYTHON_IS_GIVEN := $(filter-out undefined,$(origin PYTHON))

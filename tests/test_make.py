@@ -242,6 +242,10 @@ REFUSED = {
     ),
     "reproduce-landscape cifar": "there is no experiment of this name",
     "promote": "name the run: make promote RUN=",
+    # With a variable that is nearly one of ours make would go on, with the default.
+    "reproduce-landscape SEED=1": "there is no variable SEED; `make` lists the variab",
+    "reproduce-cifar VARIANTS=digits": "there is no variable VARIANTS; `make` lists",
+    "demo JOB=1": "there is no variable JOB; `make` lists the variables",
 }
 
 
