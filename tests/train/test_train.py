@@ -114,6 +114,18 @@ def test_a_net_that_has_predicted_can_be_pickled(trained):
     np.testing.assert_array_equal(copy.logits(X), trained.logits(X))
 
 
+def test_a_training_goes_on_from_a_net_that_was_loaded(trained, tmp_path):
+    """With its batch statistics, too: the first evaluation is that of the net."""
+    trained.save(tmp_path / "net")
+    variables = train.load(tmp_path / "net").variables
+    settings = {"normalization": trained.preprocessing.normalization, "seed": 1}
+    _, records = trained_on(variables=variables, **settings)
+    before = trained.evaluate(NEW, NEW_Y)
+    assert records[0]["step"] == 0
+    assert records[0]["test_loss"] == pytest.approx(before["loss"], rel=1e-5)
+    assert records[-1]["test_loss"] < before["loss"]
+
+
 def test_a_trained_net_is_shown_in_one_line(trained):
     parameters = sum(x.size for x in jax.tree.leaves(trained.variables["params"]))
     images = f"uint8[n, {', '.join(map(str, X.shape[1:]))}]"
