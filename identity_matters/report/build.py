@@ -464,9 +464,12 @@ def _comparisons(groups_by_label: list[tuple[str, Group]]) -> list[_Comparison]:
 def _variant(name: str, groups: dict[str, Group], directory: pathlib.Path) -> _Variant:
     """What the page shows of a variant, whose runs are `groups` by label."""
     metrics = list(tables.metrics_table(groups))
+    measured = f"{len(metrics)} measured values, and their origin"
+    if len(metrics) == 1:
+        measured = "1 measured value, and its origin"
     each_verdict = [f"{label}: {group.verdict}" for label, group in groups.items()]
     return _Variant(
-        title=f"{name}: {len(metrics)} measured values, and their origin",
+        title=f"{name}: {measured}",
         verdicts=markdown.join("; ", each_verdict),
         metrics=metrics,
         columns=[_column(label, group, directory) for label, group in groups.items()],

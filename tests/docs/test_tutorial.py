@@ -52,7 +52,9 @@ def test_the_tutorial_runs_and_ends_with_a_report(extended):
     (summary,) = (trial / "half_turn").rglob("summary.json")
     written = json.loads(read(summary))
     assert (written["status"], written["claim"]) == ("done", "half-turn")
-    assert "A half turn" in read(trial / "REPORT.md")
+    report = read(trial / "REPORT.md")
+    assert "A half turn" in report
+    assert ": 1 measured value, and its origin" in report
 
 
 def test_a_copy_that_keeps_the_name_does_not_mix_its_runs_with_those_of_the_first(
