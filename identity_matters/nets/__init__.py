@@ -61,7 +61,8 @@ def init_variables(
 
     They are those of ``net.init(key, images)``, with an empty dict for each collection
     that the net lacks. Raises ValueError if the net cannot take images of `image_shape`
-    (h, w, c), or for several keys, and TypeError if `key` is not a JAX key.
+    (h, w, c), or for several keys, and TypeError if `key` is not a JAX key, or for a
+    module that is not of this package, whose own `init` draws its variables.
 
     `jax.vmap` over keys draws an ensemble, each net as from its own key:
 
@@ -72,6 +73,7 @@ def init_variables(
     5
 
     """
+    _check_is_of_this_package(net, "net.init")
     return of_every_collection(net.init(key, _images(image_shape)))
 
 
@@ -82,7 +84,8 @@ def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
     "batch_stats" are running means and variances; a collection that the net lacks is an
     empty dict. Kernels are called "kernel", and only those of convolutions have four
     axes; other leaves are "bias", "scale", "mean", "var" and "gate". Raises ValueError
-    if the net cannot take such images.
+    if the net cannot take such images, TypeError for a module that is not of this
+    package.
 
     The paper's net for CIFAR-10, its trained parameters, and the operations of a
     forward pass for one image:
@@ -98,7 +101,17 @@ def variable_shapes(net: base.Net, image_shape: tuple[int, int, int]) -> dict:
     >>> flops.count_flops(forward, shapes, image)
     3945632768
     """
+    _check_is_of_this_package(net, "net.init")
     return nn.meta.unbox(of_every_collection(net.created(_images(image_shape))))
+
+
+def _check_is_of_this_package(net: nn.Module, instead: str) -> None:
+    """TypeError for other modules, which names what to call `instead`."""
+    if not isinstance(net, base.Net):
+        raise TypeError(
+            f"net must be one of identity_matters.nets, got a {type(net).__name__}:"
+            f" call {instead}"
+        )
 
 
 def _images(image_shape) -> jax.ShapeDtypeStruct:
@@ -131,11 +144,12 @@ def apply_net(
       Logits f32[n, num_classes], and {"residual_ratio": f32[blocks, n], "batch_stats":
       the running statistics after this call}.
     Raises:
-      TypeError: x is not a NumPy or JAX array.
+      TypeError: x is not a NumPy or JAX array, or the net is not of this package.
       ValueError: x has another dtype or rank, or no entries, or dropout lacks a key for
         each example.
       flax.errors.ScopeParamShapeError: x does not fit the variables.
     """
+    _check_is_of_this_package(net, "net.apply")
     check_array_type("x", x)
     if x.ndim != 4 or x.dtype != jnp.float32 or 0 in x.shape:
         raise ValueError(

@@ -59,6 +59,8 @@ class Storage(contextlib.AbstractContextManager):
 
     def __init__(self, directory: str | os.PathLike[str], *, removes_unfinished: bool):
         path = expand_home(directory)
+        if not path:
+            raise CheckpointError("the directory's name is empty")
         self.directory = epath.Path(path if "://" in path else os.path.abspath(path))
         self._removes_unfinished = removes_unfinished
         self._opened: Any = None  # orbax's manager, once something is read or written

@@ -191,6 +191,28 @@ def test_a_number_is_no_key(key):
             init(*arguments)
 
 
+class Linear(nn.Module):
+    """A module that is not of this package."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dense(2)(x.reshape(len(x), -1))
+
+
+def test_other_modules_are_sent_to_their_own_init_and_apply():
+    net = Linear()
+    message = (
+        r"^net must be one of identity_matters\.nets, got a Linear: call net\.init"
+    )
+    with pytest.raises(TypeError, match=message):
+        init_variables(net, jax.random.key(0), IMAGES.shape[1:])
+    with pytest.raises(TypeError, match=message):
+        variable_shapes(net, IMAGES.shape[1:])
+    variables = net.init(jax.random.key(0), IMAGES, train=False)
+    with pytest.raises(TypeError, match=r"got a Linear: call net\.apply$"):
+        apply_net(net, variables, IMAGES, train=False)
+
+
 def test_an_ensemble_by_vmap_is_the_nets_of_its_keys():
     net = make_net("mlp", num_classes=5, **SMALL["mlp"])
     init = functools.partial(init_variables, net, image_shape=IMAGES.shape[1:])

@@ -474,6 +474,19 @@ def test_a_file_is_no_directory_of_checkpoints(tmp_path):
         save_variables(tmp_path / "own.py", {"params": {"w": W}})
 
 
+def test_no_directory_is_not_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for call in (
+        lambda: save_variables("", {"params": {"w": W}}),
+        lambda: load_variables(""),
+    ):
+        with pytest.raises(CheckpointError, match=r"^the directory's name is empty$"):
+            call()
+    assert not list(tmp_path.iterdir())
+    save_variables(".", {"params": {"w": W}})
+    np.testing.assert_array_equal(load_variables(".")["params"]["w"], W)
+
+
 def test_checkpoints_of_before_containers_were_kept_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(json, "dumps", without_containers(json.dumps))
     with Checkpoints(tmp_path / "old", settings=SETTINGS) as checkpoints:
