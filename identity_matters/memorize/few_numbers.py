@@ -60,7 +60,12 @@ from identity_matters.memorize.machine import (
     one_hot,
     run,
 )
-from identity_matters.memorize.network import check_rows, matmul, transform
+from identity_matters.memorize.network import (
+    check_kind,
+    check_rows,
+    matmul,
+    transform,
+)
 from identity_matters.memorize.whole_numbers import (
     Line,
     check_network_fits,
@@ -109,8 +114,9 @@ class FewNumbers(NamedTuple):
 def forward(network: FewNumbers, x: Array) -> jax.Array:
     """The whole network, block after block: f64[n, d] to f64[n, r].
 
-    ValueError for x of another shape.
+    ValueError for x of another shape, TypeError for another network.
     """
+    check_kind(network, FewNumbers)
     check_rows(x, network.input_map.shape[1])
     width = len(network.start)
     t = matmul(network.input_map, x.T)[0]

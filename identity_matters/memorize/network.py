@@ -7,7 +7,7 @@ accelerators would take otherwise, round by more than the margins of the network
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,13 +90,23 @@ def forward(network: Network, x: Array) -> jax.Array:
     """The whole network: f[n, d] to f[n, r]. `input_map.project` computes A_0 x.
 
     Inputs are converted to the type of the network: its certificate is about that
-    arithmetic. ValueError for x of another shape.
+    arithmetic. ValueError for x of another shape, TypeError for another network.
     """
+    check_kind(network, Network)
     check_rows(x, network.input_map.shape[1])
     # In float32 the input map would drop small entries that a float64 network tells
     # apart; in float64 the points of a float32 network would not be those certified.
     x = x.astype(network.input_map.dtype)
     return outputs(network, project(network.input_map, x))
+
+
+def check_kind(network: Any, kind: type) -> None:
+    """TypeError unless the network is of the kind that a forward pass runs."""
+    if not isinstance(network, kind):
+        raise TypeError(
+            f"network must be a {kind.__name__}, got a {type(network).__name__}: the"
+            " `forward` of its own module runs it"
+        )
 
 
 def check_rows(x: Array, features: int) -> None:

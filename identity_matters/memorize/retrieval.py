@@ -59,7 +59,12 @@ from identity_matters.memorize.machine import (
     one_hot,
     run,
 )
-from identity_matters.memorize.network import check_rows, matmul, transform
+from identity_matters.memorize.network import (
+    check_kind,
+    check_rows,
+    matmul,
+    transform,
+)
 from identity_matters.memorize.whole_numbers import (
     InputMap,
     Line,
@@ -122,8 +127,9 @@ class Retrieval(NamedTuple):
 def forward(network: Retrieval, x: Array) -> jax.Array:
     """The whole network, block after block: f64[n, d] to f64[n, r].
 
-    ValueError for x of another shape.
+    ValueError for x of another shape, TypeError for another network.
     """
+    check_kind(network, Retrieval)
     check_rows(x, len(network.rows) * len(network.columns))
     grid = jnp.reshape(x, (-1, len(network.rows), len(network.columns)))
     t = network.start + matmul(matmul(grid, network.columns), network.rows)

@@ -106,6 +106,15 @@ def test_anything_but_a_network_for_this_forward_pass_is_named(float32):
         assert apply(network, X, **run).shape == (6, 3)
 
 
+@pytest.mark.parametrize("name", ["few_numbers", "retrieval"])
+def test_a_forward_pass_refuses_networks_of_other_kinds(float32, name):
+    make, run = NETWORKS[name]
+    with pytest.raises(TypeError, match=r"^network must be a Network, got a \w+: the"):
+        forward(make(), X)
+    with pytest.raises(TypeError, match=r"^network must be a \w+, got a Network: the"):
+        run["run"](float32.network, X)
+
+
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_a_forward_pass_takes_rows_of_its_features_alone(name):
     """One input of two numbers was two inputs for some, and no shape for others."""
