@@ -145,6 +145,13 @@ def test_both_phases_follow_rules_2_to_4_of_the_protocol(
     assert training.task.learning_rate == 0.3
 
 
+def test_a_final_training_at_a_rate_that_was_tuned_before_holds_nothing_out():
+    trial = comparisons.trials(**settings(comparisons, "digits/two_depths"))[0]
+    training = protocol.make_training(protocol.build(**trial), trial["tried_rate"])
+    seen = training.task.data
+    assert (seen.train_examples, seen.test_examples) == (1347, 450)
+
+
 class _Scored:
     """In place of a training: it ends with these errors at once."""
 

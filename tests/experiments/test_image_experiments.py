@@ -352,6 +352,19 @@ def test_two_runs_do_not_share_checkpoints(tmp_path):
         pass
 
 
+def test_the_checkpoints_of_a_finished_training_are_deleted_alone(tmp_path):
+    """When a run is resumed, those of a later training are there already."""
+    first, second = (tmp_path / "checkpoints" / f"cell={cell}" for cell in range(2))
+    for directory in (first, second):
+        (directory / "5").mkdir(parents=True)
+    logs = TrainingLogs(Run(tmp_path), None)
+    logs.delete_checkpoints(0)
+    assert not first.exists()
+    assert second.exists()
+    logs.delete_checkpoints()
+    assert not second.exists()
+
+
 KILL = """
 import os, runpy
 from experiments.run.training_log import TrainingLogs

@@ -383,6 +383,26 @@ def test_each_trial_has_a_key_of_its_own_that_the_seed_decides(tmp_path):
     assert len(set(keys)) == 6
 
 
+def test_a_resumed_run_draws_what_it_would_have_drawn_at_once(tmp_path):
+    stops_at = []
+
+    def measure(trial, key):
+        if trial.value in stops_at:
+            stops_at.remove(trial.value)
+            raise run.Interrupted
+        return {"square": jax.random.uniform(key).item()}
+
+    spy = dataclasses.replace(experiment.EXPERIMENT, measure=measure)
+    options = {"config": experiment.get_config(), "seed": 0}
+    at_once = execution.execute(spy, results_dir=tmp_path / "at_once", **options)
+    stops_at += [2, 3]
+    for _ in range(2):
+        with pytest.raises(run.Interrupted):
+            execution.execute(spy, results_dir=tmp_path / "resumed", **options)
+    resumed = execution.execute(spy, results_dir=tmp_path / "resumed", **options)
+    assert resumed["metrics"] == at_once["metrics"]
+
+
 def test_a_verdict_is_told_the_scale_of_the_run(tmp_path):
     told = []
 
