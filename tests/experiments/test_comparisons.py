@@ -10,7 +10,7 @@ import pytest
 
 from experiments.images import comparisons, data, protocol, verdicts
 from experiments.images.data import load_data
-from experiments.images.settings import ALL_CONV_RESIDUAL, DATA, DIGITS
+from experiments.images.settings import ALL_CONV_RESIDUAL, DATA, DIGITS, require_use
 from experiments.run import RESULT
 from identity_matters import flops, nets
 from identity_matters.batches import Arrays
@@ -241,6 +241,12 @@ def test_settings_that_would_change_nothing_are_refused(variant, changes, messag
         protocol.build(
             **comparisons.trials(**settings(comparisons, variant, **changes))[0]
         )
+
+
+def test_a_setting_that_some_arms_leave_open_may_be_changed():
+    model = {"leak": 0.1, "projection": "fixed"}
+    changes = [{"leak": 0.2}, {"projection": "trained"}]
+    require_use(model, {**model, "leak": 0.0}, changes=changes, setting="arms")
 
 
 def test_the_tuning_trials_of_an_arm_share_one_program():

@@ -395,6 +395,10 @@ def _bug_in_a_message(value):
     raise ValueError(f"got {value + 1}")
 
 
+def _bug_beside_the_word(value):
+    return value + 1  # another line would raise an error
+
+
 def _check_that_raises_again(value):
     try:
         _check(value)
@@ -412,6 +416,7 @@ def _library(value):
         (_check, True),
         (_check_that_raises_again, True),
         (_bug_in_a_message, False),
+        (_bug_beside_the_word, False),
         (_bug, False),
         (_bug_in_a_library, False),
         (_library, False),

@@ -8,16 +8,19 @@ import jax
 import numpy as np
 import pytest
 import threadpoolctl
+from etils import epath
 
 from experiments.images import cifar, comparisons, imagenet, protocol, train
-from experiments.images.data import ImageData
+from experiments.images.data import ImageData, load_data
+from experiments.images.settings import IMAGENET_DATA
 from experiments.run import RESULT, DivergedError, fitting
 from experiments.run.signals import Stop
 from experiments.run.training_log import TrainingLog, TrainingLogs
 from identity_matters import runs
 from identity_matters import train as library_train
 from identity_matters.batches import Arrays
-from identity_matters.images import datasets
+from identity_matters.images import datasets, miniature
+from identity_matters.images import imagenet as library_imagenet
 from identity_matters.preprocessing import Preprocessing
 from identity_matters.train.records import NonFiniteError
 from tests import forked
@@ -155,6 +158,11 @@ def test_rivals_train_with_the_settings_that_table_2_gives_them(arm, tmp_path):
     assert not result["diverged"] and result["test_examples"] == 4
 
 
+def _skip_without_imagenet() -> None:
+    for name in ("tensorflow_datasets", "array_record", "grain", "cv2"):
+        pytest.importorskip(name)
+
+
 def _few_images(data: dict) -> ImageData:
     """Eight random images of the size of CIFAR's; the last four are the test set."""
     images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8)
@@ -179,8 +187,7 @@ def test_predict_gives_the_labels_that_an_experiment_counted(module, tmp_path):
     """To the example, from the checkpoint alone, and not without the preprocessing."""
     changes = dict(LEARNS)
     if module is imagenet:
-        for name in ("tensorflow_datasets", "array_record", "grain", "cv2"):
-            pytest.importorskip(name)
+        _skip_without_imagenet()
         changes |= {**MINIATURE, "data.data_dir": str(tmp_path)}
     variant = list(module.VARIANTS)[-1]
     trial = module.EXPERIMENT.trials(**settings(module, variant))[-1]
@@ -273,6 +280,59 @@ def test_a_run_that_trained_no_image_net_is_not_loaded():
         train.load(path)
 
 
+def test_a_comparison_goes_on_after_a_net_that_diverged_and_says_where(monkeypatch):
+    def fit(*_, **__):
+        raise DivergedError("loss is nan at step 7", 7)
+
+    monkeypatch.setattr(train.Training, "fit", fit)
+    trial = comparisons.trials(**settings(comparisons, "digits/two_depths"))[0]
+    result = protocol.measure(protocol.build(**trial), jax.random.key(0), None)
+    assert (result["diverged"], result["diverged_step"]) == (True, 7)
+
+
+def test_each_split_of_imagenet_is_read_by_its_own_settings(tmp_path):
+    _skip_without_imagenet()
+    directory = miniature.prepare(tmp_path, 42)
+    sizes = {"image_pixels": 16, "eval_shorter_side_pixels": 24}
+    images = load_data({**IMAGENET_DATA, "data_dir": str(directory), **sizes})
+    encoded = {
+        split: library_imagenet.EncodedImages(directory, split)
+        for split in ("train", "validation")
+    }
+    data = images.examples
+    assert (data.train_examples, data.test_examples) == (42, 10)
+    assert images.fingerprint == {
+        split: encoded_images.fingerprint() for split, encoded_images in encoded.items()
+    }
+    indices = np.arange(3)
+    expected = library_imagenet.read_test(
+        encoded["validation"], indices, pixels=16, shorter_side_pixels=24
+    )
+    np.testing.assert_array_equal(data.read_test(indices)["images"], expected["images"])
+    assert images.preprocessing.image_shape == (16, 16, 3)
+
+
+def test_one_other_image_or_label_makes_other_data(monkeypatch):
+    splits = {
+        split: (np.zeros((4, 2, 2, 1), np.uint8), np.zeros(4, np.int32))
+        for split in ("train", "test")
+    }
+    monkeypatch.setattr(datasets, "load", lambda name, split, data_dir: splits[split])
+
+    def fingerprint(read_as: str) -> str:
+        # What is read from one directory is kept.
+        group = {"dataset": "digits", "normalization": "none", "data_dir": read_as}
+        return load_data(group).fingerprint["sha256"]
+
+    before = fingerprint("before")
+    for split, arrays in splits.items():
+        for place, array in enumerate(arrays):
+            array[-1] = 1
+            assert fingerprint(f"{split} {place}") != before
+            array[-1] = 0
+    assert fingerprint("after") == before
+
+
 class Run:
     """A run directory in memory."""
 
@@ -317,11 +377,12 @@ def test_lines_wait_for_the_next_checkpoint_and_events_follow_a_resumed_training
 ):
     tensorboardX = pytest.importorskip("tensorboardX")
     writers = []
+    written = []
 
     class Writer:
         def __init__(self, directory, purge_step):
             writers.append(purge_step)
-            self.add_scalar = lambda *_: None
+            self.add_scalar = lambda *scalar: written.append(scalar)
             self.close = lambda: None
 
     monkeypatch.setattr(tensorboardX, "SummaryWriter", Writer)
@@ -329,12 +390,18 @@ def test_lines_wait_for_the_next_checkpoint_and_events_follow_a_resumed_training
     logs = TrainingLogs(run, None, tensorboard=True)
     with logs.trial(0, 1) as log:
         for step in (30, 40):
-            log.append({"kind": "train", "step": step, "loss": 1.0})
+            record = {"kind": "train", "step": step, "loss": 1.0, "ratios": [0.5, 0.25]}
+            log.append(record)
         assert run.waiting == 2
         log.flush()
         assert run.waiting == 0
     # TensorBoard forgets what a killed process wrote from there on.
     assert writers == [30]
+    assert written[-3:] == [
+        ("train/loss", 1.0, 40),
+        ("train/ratios/1", 0.5, 40),
+        ("train/ratios/2", 0.25, 40),
+    ]
 
 
 def test_two_runs_do_not_share_checkpoints(tmp_path):
@@ -357,7 +424,7 @@ def test_the_checkpoints_of_a_finished_training_are_deleted_alone(tmp_path):
     first, second = (tmp_path / "checkpoints" / f"cell={cell}" for cell in range(2))
     for directory in (first, second):
         (directory / "5").mkdir(parents=True)
-    logs = TrainingLogs(Run(tmp_path), None)
+    logs = TrainingLogs(Run(epath.Path(tmp_path)), None)
     logs.delete_checkpoints(0)
     assert not first.exists()
     assert second.exists()

@@ -490,7 +490,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_overwrite_deletes_checkpoints_that_lie_elsewhere(tmp_path, overwrite):
-    """The toy's squares tell whether a training finds an old checkpoint there."""
+    """The toy's squares tell whether a training finds an old checkpoint there.
+
+    As the toy does not say otherwise, checkpoints stay after the training.
+    """
     checkpoints = tmp_path / "elsewhere"
     for cell in range(3):
         old = checkpoints / "toy" / "plain" / "seed=0" / f"cell={cell}"
@@ -498,4 +501,6 @@ def test_overwrite_deletes_checkpoints_that_lie_elsewhere(tmp_path, overwrite):
     flags = [f"--results_dir={tmp_path / 'results'}", f"--checkpoint_dir={checkpoints}"]
     forked.run_code(TRAINS, tmp_path, *flags, *(["--overwrite"] if overwrite else []))
     (run,) = runs_below(tmp_path / "results")
-    assert run.summary["metrics"] == {"sum_of_squares": 0 if overwrite else 3}
+    count = 0 if overwrite else 3
+    assert run.summary["metrics"] == {"sum_of_squares": count}
+    assert len(list(checkpoints.rglob("step=1"))) == count

@@ -170,6 +170,18 @@ def test_bfloat16_is_close_to_float32(name):
     assert 0 < error < 0.05
 
 
+@each_network
+def test_products_outside_convolutions_have_full_precision(name):
+    """CPUs do not show it: accelerators would round the factors."""
+    net = make_net(name, num_classes=5, **SMALL[name])
+    apply = functools.partial(apply_net, net, train=False)
+    program = jax.jit(apply).lower(case(name).variables, IMAGES).as_text()
+    products = [line for line in program.splitlines() if "dot_general" in line]
+    # The mean of the last maps of All-CNN-C is all that is left of a linear layer.
+    assert len(products) >= (name != "all_cnn_c")
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
 def test_keys_are_asked_for_where_there_is_dropout():
     network = case("all_cnn_c")
     apply = functools.partial(apply_net, network.net, train=True)

@@ -79,6 +79,23 @@ def test_deviations_of_unit_variance_by_hand():
         assert np.std(kernel) == pytest.approx(np.sqrt(variance), rel=0.02)
 
 
+@pytest.mark.parametrize("name", starts.NAMES)
+def test_the_scale_is_that_of_the_blocks_and_not_of_the_stem(name):
+    shape = (3, 3, 16, 16)
+
+    def sizes(scale: float) -> np.ndarray:
+        start = starts.make_start(name, scale=scale, blocks=4, map_shape=(8, 8))
+        inits = [start.stem(3, 1), start.first_in_block(1), start.second_in_block()]
+        generators = [np.random.default_rng(seed) for seed in range(3)]
+        kernels = [
+            init(None, shape).draw(generator, shape)
+            for init, generator in zip(inits, generators, strict=True)
+        ]
+        return np.array([np.linalg.norm(kernel) for kernel in kernels])
+
+    np.testing.assert_allclose(sizes(0.5), sizes(1.0) * [1, 0.5, 0.5], rtol=1e-5)
+
+
 def test_unit_variance_follows_the_strides_of_a_net():
     """Sides of 8 pixels, 4 after the stem, and 2 after the first block.
 

@@ -91,7 +91,9 @@ def test_numbers_as_people_write_them(say, values, texts):
         (0.63865, "0.63", "0.64"),
         (-0.5551, "-0.56", "-0.55"),
         (1085.4, "1,085", "1,086"),
+        (345.6, "345", "346"),
         (1.61e32, "1.6 × 10³²", "1.7 × 10³²"),
+        (-1.61e32, "-1.7 × 10³²", "-1.6 × 10³²"),
         (1 + 2e-16, "1.0", "1.0"),  # a rounding error of float64 does not make it 1.1
         (7, "7", "7"),
         (123_456.0, "123,456", "123,456"),
@@ -246,6 +248,13 @@ def test_seeds_that_disagree_are_listed_even_if_the_claim_is_known_to_be_false(
     for scale, count in (("paper", 1), ("reduced", 0)):
         ours = [group_of(tmp_path, "new", "holds", "counterexample", scale=scale)]
         assert len(collection.contradictions(ours, reference)) == count
+
+
+def test_seeds_that_disagree_contradict_a_reference_that_agrees_with_some(tmp_path):
+    ours = [group_of(tmp_path, "plain", "reproduced", "not reproduced")]
+    reference = [group_of(tmp_path, "plain", "reproduced")]
+    (line,) = collection.contradictions(ours, reference)
+    assert line.endswith("of 2 seeds; the reference: reproduced")
 
 
 def test_one_seed_with_a_counterexample_contradicts_a_reference_that_is_undecided(
