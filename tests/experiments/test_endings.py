@@ -239,6 +239,16 @@ def test_a_signal_is_not_sent_again_after_the_run(monkeypatch):
     assert not timer.is_alive() and not signals._resent_signals
 
 
+def test_a_run_that_diverged_may_have_no_verdict(tmp_path):
+    toy = run.Experiment(**vars(experiment.EXPERIMENT))
+    config = experiment.get_config("wild")
+    with pytest.raises(run.DivergedError):
+        execution.execute(toy, config, seed=0, results_dir=tmp_path)
+    (diverged,) = runs_below(tmp_path)
+    assert diverged.status == "diverged"
+    assert not diverged.is_judged
+
+
 def test_a_pipe_that_nobody_reads_is_no_traceback(tmp_path):
     """As in `| head`: a long --help says so, and a run goes on to its end."""
     for flag, code, said in (("--help", 1, "pipe that it wrote"), ("--seed=3", 0, "")):

@@ -10,6 +10,7 @@ from experiments import judge
 from identity_matters import runs
 from tests.measured import REFERENCE
 from tests.rewriting import rewrite
+from tests.runs.toy_runs import DONE, create
 
 DAMAGES = 60  # of each run
 NAMES = ("landscape/critical_points", "relu/origin")
@@ -108,3 +109,13 @@ def test_the_environment_of_each_resumption_is_checked(tmp_path):
     rewrite(path, "environment.json", resumed=[{**environment, "commit": "unknown"}])
     with pytest.raises(runs.RunError, match=r"environment\.json: commit must be"):
         runs.read_run(path)
+
+
+def test_a_run_that_was_killed_while_it_was_resumed_with_other_data_goes_on(tmp_path):
+    """config.json is written first, and summary.json is still that of before."""
+    config = {"data": {"data_dir": "here"}}
+    create(tmp_path, config=config).finish("interrupted")
+    (path,) = tmp_path.rglob("config.json")
+    runs.write_json(path, {"data": {"data_dir": "there"}})
+    create(tmp_path, config=config).finish("done", **DONE)
+    assert runs.read_run(path.parent).config == config
