@@ -25,6 +25,7 @@ from absl import flags
 from experiments import commands
 from identity_matters import paper
 from identity_matters.report.collection import Collection, contradictions, read
+from identity_matters.report.numbers import count_of
 from identity_matters.report.sentences import NOT_RUN, headline, verdicts
 
 # The colour of a verdict: that of the first of these that it contains. So "undecided",
@@ -104,18 +105,13 @@ def _counts(yours: Collection, contradicted: int, unreadable: int) -> str:
 
     Verdicts are those of variants, as above: a claim may need several seeds.
     """
-    finished = _number(len(yours.runs), "finished run")
+    finished = count_of(len(yours.runs), "finished run")
     if yours.groups:
         counted = collections.Counter(group.verdict for group in yours.groups)
-        variants = _number(len(yours.groups), "variant")
+        variants = count_of(len(yours.groups), "variant")
         finished += f" of {variants}: {commands.counted(counted)}"
-    against = _number(contradicted, "contradiction")
+    against = count_of(contradicted, "contradiction")
     return f"{finished}; {against}, {unreadable} unreadable"
-
-
-def _number(count: int, what: str) -> str:
-    """ "1 run", "2 runs"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def versions(yours: Collection, reference: Collection) -> list[str]:

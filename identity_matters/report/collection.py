@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable
 
 from identity_matters import paper
-from identity_matters.report.numbers import duration, mean_sd
+from identity_matters.report.numbers import count_of, duration, mean_sd
 from identity_matters.report.records import MALFORMED
 from identity_matters.runs import Run, read_collection
 
@@ -227,8 +227,7 @@ def _commit(environment: dict) -> str:
 
 def _machine(environment: dict) -> str:
     if environment["backend"] == "cpu":
-        cores = environment["cpu_cores"]
-        return f"{environment['cpu']}, {cores} core{'' if cores == 1 else 's'}"
+        return f"{environment['cpu']}, {count_of(environment['cpu_cores'], 'core')}"
     return f"{len(environment['devices'])} x {environment['devices'][0]}"
 
 

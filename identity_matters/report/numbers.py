@@ -157,6 +157,11 @@ def _bound(value: float, digits: int, extreme: str) -> float:
     return float(context.create_decimal(exact))
 
 
+def count_of(count: int, noun: str) -> str:
+    """Such as "1 run" or "2 runs"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that suits them: "42 s", "5.3 min", "2.1 h"."""
     if seconds < 120:

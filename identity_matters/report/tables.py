@@ -15,6 +15,7 @@ from identity_matters.report import markdown, page
 from identity_matters.report.collection import Collection, Group, origin, took
 from identity_matters.report.markdown import Markdown, Row
 from identity_matters.report.numbers import (
+    count_of,
     duration,
     format_number,
     in_words,
@@ -44,8 +45,7 @@ def hardware_and_time(groups: list[Group]) -> str:
         dict.fromkeys(machine for each in origins for machine in each.machines)
     )
     seconds = duration(sum(each.seconds for each in origins))
-    count = f"{len(origins)} run{'' if len(origins) == 1 else 's'}"
-    return f"{machines}: {seconds} for {count}"
+    return f"{machines}: {seconds} for {count_of(len(origins), 'run')}"
 
 
 def command(claim: paper.Claim, groups: list[Group]) -> str:

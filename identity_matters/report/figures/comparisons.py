@@ -86,8 +86,7 @@ def draw_identity(points: Points, canvas: Canvas) -> None:
             axes.set_title(data_set_of(variant), fontsize=9)
             axes.set_ylabel(label)
             _draw_over_depth(axes, series(of_variant, "arm", arms), error)
-    of_every_arm = _FAILED | {"color": "grey"}
-    scatter(canvas.axes[-1], [], "convolutions", "failed", **of_every_arm)
+    _explain_crosses(canvas.axes[-1])
     legend_below(canvas, canvas.axes, columns=2)
 
 
@@ -95,15 +94,26 @@ def _draw_over_depth(axes: Any, arms: Series, error: str) -> None:
     """A curve for each arm; a cross of its colour for each training that failed."""
     curves(axes, arms, "convolutions", error)
     for looks, of_arm in arms:
-        failed = [point for point in of_arm if point["failed"]]
-        # A label that begins with "_" is not in the legend.
-        crosses = _FAILED | {"color": looks["color"], "label": "_failed"}
-        scatter(axes, failed, "convolutions", error, **crosses)
+        _cross_failures(axes, of_arm, "convolutions", error, color=looks["color"])
     # A cross at 100 is shown whole.
     axes.set(xscale="log", xlabel="convolutions", ylim=(-3, 106))
     depths = sorted({point["convolutions"] for _, of_arm in arms for point in of_arm})
     axes.set_xticks(depths, [str(depth) for depth in depths])
     axes.set_xticks([], minor=True)
+
+
+def _cross_failures(axes: Any, of_arm: Points, x: str, y: str, *, color: Any) -> Points:
+    """Draws a cross for each seed of an arm that failed, and returns these points."""
+    failed = [point for point in of_arm if point["failed"]]
+    # A label that begins with "_" is not in the legend.
+    scatter(axes, failed, x, y, **_FAILED | {"color": color, "label": "_failed"})
+    return failed
+
+
+def _explain_crosses(axes: Any) -> None:
+    """The legend's entry for the crosses of all arms."""
+    no_points: Points = []
+    scatter(axes, no_points, "x", "y", **_FAILED | {"color": "grey"})
 
 
 def _names(points: Points) -> dict[str, str]:
@@ -152,19 +162,25 @@ def _draw_start(axes: Any, points: Points, place: int) -> None:
     scatter(axes, failed, *error_and_place, **_FAILED)
     if failed:
         leftmost = min(point["test_error_percent"] for point in failed)
-        _count_failures(axes, len(failed), len(points), (leftmost, place), side="left")
+        _count_failures(
+            axes,
+            failed=len(failed),
+            seeds=len(points),
+            cross=(leftmost, place),
+            side="left",
+        )
 
 
 def _count_failures(
-    axes: Any, count: int, seeds: int, place: tuple[float, float], *, side: str
+    axes: Any, *, failed: int, seeds: int, cross: tuple[float, float], side: str
 ) -> None:
     """Writes how many seeds of an arm failed: their crosses may hide one another.
 
-    The text is on the given side of a cross at `place`, "left" or "right".
+    The text is to the "left" or to the "right" of the cross at this place.
     """
     axes.annotate(
-        f"{count} of {seeds}",
-        xy=place,
+        f"{failed} of {seeds}",
+        xy=cross,
         xytext=(-8 if side == "left" else 8, 0),
         textcoords="offset points",
         ha="right" if side == "left" else "left",
@@ -206,17 +222,15 @@ def draw_table_2(points: Points, canvas: Canvas) -> None:
             trained = [point for point in rows if not point["failed"]]
             marked = looks | {"marker": marker, "markersize": 7}
             scatter(axes, trained, *columns, **marked)
-            _draw_failures(axes, rows, *columns, color=looks["color"])
+            failed = _cross_failures(axes, rows, *columns, color=looks["color"])
+            if failed:
+                operations, error = (failed[-1][column] for column in columns)
+                _count_failures(
+                    axes,
+                    failed=len(failed),
+                    seeds=len(rows),
+                    cross=(operations, error),
+                    side="right",
+                )
         if any(point["failed"] for point in of_variant):
-            of_every_arm = _FAILED | {"color": "grey"}
-            scatter(axes, [], *columns, **of_every_arm)
-
-
-def _draw_failures(axes: Any, of_arm: Points, x: str, y: str, *, color: Any) -> None:
-    """A cross for each seed of an arm that failed, and their number beside the last."""
-    failed = [point for point in of_arm if point["failed"]]
-    if failed:
-        # A label that begins with "_" is not in the legend.
-        scatter(axes, failed, x, y, **_FAILED | {"color": color, "label": "_failed"})
-        last = (failed[-1][x], failed[-1][y])
-        _count_failures(axes, len(failed), len(of_arm), last, side="right")
+            _explain_crosses(axes)
